@@ -7,7 +7,18 @@ import typer
 from typer.core import TyperGroup
 
 from client.commands.cells import cells, policies
-from client.commands.jobs import artifacts, bulk, cache, change, history, queue, show, submit, watch
+from client.commands.jobs import (
+    artifacts,
+    bulk,
+    cache,
+    change,
+    history,
+    logs,
+    queue,
+    show,
+    submit,
+    watch,
+)
 from client.commands.notifications import overview
 from client.commands.tenancy import audit, login, projects, secrets, tokens
 from client.display.terminal import show_error, stderr
@@ -72,8 +83,9 @@ for command in (
     submit.run,
     show.jobs,
     show.job,
+    show.status,
     watch.wait,
-    watch.logs,
+    logs.logs,
     artifacts.artifacts,
     artifacts.cp,
     show.explain,

@@ -64,6 +64,12 @@ def job_table(jobs: Iterable[Job]) -> Table:
     return table
 
 
+def status_line(job: Job) -> Text:
+    """Return a line about a job: `job 7 (sweep) running: 3 running, 1 failed`."""
+    head = Text.assemble(f"job {job['id']} ({job['name']}) ", _job_state(job), ": ")
+    return head.append_text(counts_text(total_counts(job)))
+
+
 def job_page(job: Job, tasks: Iterable[Task], total: int) -> RenderableType:
     """Return a page of one job: head, groups with counts by state, and tasks (of `total`)."""
     head = Text.assemble(

@@ -15,9 +15,12 @@ from client.display.render import (
     job_page,
     job_table,
     state_text,
+    status_line,
+    total_counts,
 )
 from client.display.terminal import IsTask, JobAddresses, JsonFlag, Which, show
 from client.documents import Job, Task
+from client.states import short_state
 
 Limit = Annotated[int, typer.Option(min=1, help="Maximum number of lines.")]
 
@@ -58,6 +61,25 @@ def job(
     for _, page in shown:
         drawn += [*([Text()] if drawn else []), page]
     show(as_json, documents[0] if len(shown) == 1 else documents, Group(*drawn))
+
+
+def status(
+    addresses: JobAddresses,
+    is_short: Annotated[
+        bool,
+        typer.Option("--short", help="Print running, success or failed, as for Snakemake."),
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Print the state of jobs with the counts of their tasks, one line for each."""
+    with connect() as session:
+        found = [find_job(session, address) for address in addresses]
+    lines = [Text(short_state(job["state"])) if is_short else status_line(job) for job in found]
+    states = [
+        {"id": job["id"], "name": job["name"], "state": job["state"], "counts": total_counts(job)}
+        for job in found
+    ]
+    show(as_json, states[0] if len(states) == 1 else states, Group(*lines))
 
 
 def explain(

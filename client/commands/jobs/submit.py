@@ -7,12 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from client.api.session import Session, connect
-from client.commands.jobs.watch import end_of, follow, print_failure, wait_for
+from client.commands.jobs.interrupt import prompt_at_interrupt
+from client.commands.jobs.watch import end_of, follow, print_end, wait_for
 from client.display.forecast import forecast
-from client.display.render import state_text
 from client.display.terminal import Deadline, JsonFlag, show, show_json, stderr
 from client.documents import Job
-from client.errors import EXIT_FAILED, EXIT_INTERRUPTED, BadInput
+from client.errors import EXIT_FAILED, BadInput
 from client.spec_file import apply_change, read_spec
 from client.task_options import read_constraint, read_resource
 
@@ -55,11 +55,15 @@ def submit(
         if not (wait or follow_logs):
             show(as_json, job, f"job {job['id']} ({job['name']}) is {job['state'].lower()}")
             return
-        stderr().print(f"job {job['id']} ({job['name']})")
-        if follow_logs:
-            job = follow(session, job["id"], deadline, quiet_stdout=as_json)
-        else:
-            [job] = wait_for(session, [job["id"]], deadline)
+        job_id = job["id"]
+        stderr().print(f"job {job_id} ({job['name']})")
+
+        def wait_until_end() -> Job:
+            if follow_logs:
+                return follow(session, job_id, deadline, quiet_stdout=as_json)
+            return wait_for(session, [job_id], deadline)[0]
+
+        job = prompt_at_interrupt(session, job_id, wait_until_end)
         if as_json:
             show_json(job)
         end_of(session, job)
@@ -99,10 +103,19 @@ def run(
         typer.Option("--process", help="Run a process without an image: run --process -- CMD…"),
     ] = False,
     changes: Changes = None,
+    is_detached: Annotated[
+        bool,
+        typer.Option("-d", "--detach", help="Print the id of the job, and do not wait for it."),
+    ] = False,
     deadline: Deadline = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Run a command, print its output, and exit with its exit code. Ctrl-C cancels the job."""
+    """Run a command, print its output, and exit with its exit code.
+
+    Ctrl-C asks whether to cancel the job; without a terminal it cancels the job.
+    """
+    if is_detached and deadline is not None:
+        raise BadInput("--deadline: not together with --detach, which does not wait")
     image, command = (None, words) if process else (words[0], words[1:])
     resources = {"cpu": cpu, "memory": memory, "disk": disk, "gpu": gpu}
     resources |= dict(read_resource(item) for item in named or ())
@@ -126,31 +139,29 @@ def run(
         apply_change(spec, change)
     with connect() as session:
         job = session.submit(spec)
-        try:
-            job = follow(session, job["id"], deadline, quiet_stdout=as_json)
-        except KeyboardInterrupt:
-            _cancel(session, job)
-            raise typer.Exit(EXIT_INTERRUPTED) from None
+        job_id = job["id"]
+        if is_detached:
+            show(as_json, job, str(job_id))
+            return
+        stderr().print(f"job {job_id} ({job['name']})")
+        job = prompt_at_interrupt(
+            session,
+            job_id,
+            lambda: follow(session, job_id, deadline, quiet_stdout=as_json),
+            cancels=True,
+        )
         code = _exit_code(session, job)
     if as_json:
         show_json(job)
     raise typer.Exit(code)
 
 
-def _cancel(session: Session, job: Job) -> None:
-    session.cancel_job(job["id"], reason="interrupted at the terminal")
-    stderr().print(f"job {job['id']} is being cancelled")
-
-
 def _exit_code(session: Session, job: Job) -> int:
     """Return the first exit code other than 0 of the tasks; 1 if the job failed without one."""
     if job["state"] == "SUCCEEDED":
         return 0
-    tasks = list(session.tasks(job["id"]))
-    failed = next((task for task in tasks if task["exit_code"]), None)
-    reason = job["failure_reason"] or next((t["failure_reason"] for t in tasks), "")
-    stderr().print(f"job {job['id']}", state_text(job["state"]), reason)
-    print_failure(session, job)
+    print_end(session, job)
+    failed = next((task for task in session.tasks(job["id"]) if task["exit_code"]), None)
     return failed["exit_code"] or EXIT_FAILED if failed else EXIT_FAILED
 
 

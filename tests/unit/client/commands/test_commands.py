@@ -138,7 +138,8 @@ def test_run_submits_follows_the_logs_and_exits_with_0(environment: Api) -> None
         "run", "repo/busybox:1", "--cpu", "0.5", "--memory", "64Mi", "--env", "A=b=c",
         "--timeout", "60", "--", "sh", "-c", "echo out",
     )  # fmt: skip
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "out\n", "err\n")
+    assert (result.exit_code, result.stdout) == (0, "out\n")
+    assert result.stderr == "job 7 (sweep)\nerr\n"
     sent = environment.requests[0][3]
     assert sent.pop("name").startswith("busybox-")
     assert sent == {
