@@ -14,6 +14,7 @@ from client.display.terminal import Deadline, JsonFlag, show, show_json, stderr
 from client.documents import Job
 from client.errors import EXIT_FAILED, BadInput
 from client.spec_file import apply_change, read_spec
+from client.sweeps import expand_sweep, read_array_file, read_matrix
 from client.task_options import read_constraint, read_resource
 
 Changes = Annotated[
@@ -29,6 +30,22 @@ def submit(
         str, typer.Argument(metavar="FILE|-", help="A job in YAML or JSON; - is standard input.")
     ],
     changes: Changes = None,
+    matrix: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE,VALUE",
+            help="Run the job for each of these values of an environment variable; repeatable:"
+            " all combinations.",
+        ),
+    ] = None,
+    array_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.csv",
+            help="Run the job for each row of a CSV file, whose first line has the names of"
+            " environment variables.",
+        ),
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")] = False,
     follow_logs: Annotated[
         bool, typer.Option("--follow", help="Print its output until it has ended.")
@@ -42,8 +59,12 @@ def submit(
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Submit a job. With --wait or --follow, exit with 0 only if it SUCCEEDED."""
-    spec = read_spec(file, changes or ())
+    """Submit a job. With --wait or --follow, exit with 0 only if it SUCCEEDED.
+
+    --matrix and --array-file make a group of each combination or row. A task that fails does not
+    end the others then, unless the job has max_task_failures or min_available.
+    """
+    spec = _read_sweep(read_spec(file, changes or ()), matrix, array_file)
     if only_validate and (wait or follow_logs):
         raise BadInput("--dry-run submits nothing: omit --wait and --follow")
     with connect() as session:
@@ -154,6 +175,16 @@ def run(
     if as_json:
         show_json(job)
     raise typer.Exit(code)
+
+
+def _read_sweep(
+    spec: dict[str, Any], matrix: list[str] | None, array_file: str | None
+) -> dict[str, Any]:
+    if matrix and array_file:
+        raise BadInput("--matrix: not together with --array-file")
+    if matrix:
+        return expand_sweep(spec, read_matrix(matrix))
+    return expand_sweep(spec, read_array_file(array_file)) if array_file else spec
 
 
 def _exit_code(session: Session, job: Job) -> int:
