@@ -4,8 +4,10 @@ from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
+from typer.completion import completion_init
 from typer.core import TyperGroup
 
+from client.commands import completion
 from client.commands.cells import cells, policies
 from client.commands.jobs import (
     artifacts,
@@ -77,10 +79,14 @@ def cellrun(
     """
 
 
+# Registers the shells for the scripts of `cellrun completion`.
+completion_init()
+
 for command in (
     login.login,
     submit.submit,
     submit.run,
+    submit.validate,
     show.jobs,
     show.job,
     show.status,
@@ -103,11 +109,13 @@ for command in (
     cells.drain,
     cells.unquarantine,
     policies.pools,
+    policies.confirm_loss,
     policies.quota,
     policies.usage,
     change.release_attempt,
     tokens.whoami,
     audit.audit,
+    completion.completion,
 ):
     app.command()(command)
 app.add_typer(bulk.app, name="bulk")

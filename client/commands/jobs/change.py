@@ -146,7 +146,7 @@ def release_attempt(
 
     The cell is not involved: if the container still runs, the task may run twice.
     """
-    with connect() as session:
+    with connect(is_operator=True) as session:
         attempt = session.release_attempt(uid, reason=reason)
     show(as_json, attempt, f"attempt {attempt['uid']} is released")
 

@@ -12,10 +12,11 @@ from client.commands.jobs.watch import end_of, follow, print_end, wait_for
 from client.display.forecast import forecast
 from client.display.terminal import Deadline, JsonFlag, show, show_json, stderr
 from client.documents import Job
-from client.errors import EXIT_FAILED, BadInput
+from client.errors import EXIT_FAILED, BadInput, InvalidJob
 from client.spec_file import apply_change, read_spec
 from client.sweeps import expand_sweep, read_array_file, read_matrix
 from client.task_options import read_constraint, read_resource
+from controlplane.spec import InvalidSpec, parse_job
 
 Changes = Annotated[
     list[str] | None,
@@ -88,6 +89,28 @@ def submit(
         if as_json:
             show_json(job)
         end_of(session, job)
+
+
+def validate(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE|-", help="A job in YAML or JSON; - is standard input.")
+    ],
+    changes: Changes = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Check the fields of a job without a server; `submit --dry-run` also checks what fits."""
+    spec = read_spec(file, changes or ())
+    try:
+        job = parse_job(spec)
+    except InvalidSpec as refused:
+        faults = [{"field": fault.field, "detail": fault.detail} for fault in refused.faults]
+        if as_json:
+            show_json(faults)
+            raise typer.Exit(EXIT_FAILED) from None
+        raise InvalidJob(file, faults) from None
+    groups, tasks = len(job.groups), job.total_replicas()
+    counts = f"{groups} group{'s' * (groups != 1)}, {tasks} task{'s' * (tasks != 1)}"
+    show(as_json, [], f"{file}: job {job.name} is valid ({counts})")
 
 
 def run(
