@@ -12,7 +12,7 @@ from client.commands.jobs.watch import end_of, follow, print_end, wait_for
 from client.display.forecast import forecast
 from client.display.terminal import Deadline, JsonFlag, show, show_json, stderr
 from client.documents import Job
-from client.errors import EXIT_FAILED, BadInput, InvalidJob
+from client.errors import EXIT_FAILED, EXIT_TROUBLE, BadInput, InvalidJob
 from client.spec_file import apply_change, read_spec
 from client.sweeps import expand_sweep, read_array_file, read_matrix
 from client.task_options import read_constraint, read_resource
@@ -106,7 +106,7 @@ def validate(
         faults = [{"field": fault.field, "detail": fault.detail} for fault in refused.faults]
         if as_json:
             show_json(faults)
-            raise typer.Exit(EXIT_FAILED) from None
+            raise typer.Exit(EXIT_TROUBLE) from None
         raise InvalidJob(file, faults) from None
     groups, tasks = len(job.groups), job.total_replicas()
     counts = f"{groups} group{'s' * (groups != 1)}, {tasks} task{'s' * (tasks != 1)}"

@@ -26,7 +26,7 @@ def test_job_is_validated_without_a_server(monkeypatch: pytest.MonkeyPatch, tmp_
     assert "imag: unknown field; did you mean image?" in wrong.stderr
     assert "replicas: must be at least 1" in wrong.stderr
     listed = call("validate", "-", "--json", typed=document)
-    assert listed.exit_code == 1
+    assert listed.exit_code == 2
     assert {fault["field"] for fault in json.loads(listed.stdout)} == {"imag", "replicas"}
 
 
