@@ -88,6 +88,7 @@ for command in (
     submit.run,
     submit.validate,
     show.jobs,
+    show.ps,
     show.job,
     show.status,
     watch.wait,

@@ -1,5 +1,6 @@
 """`cellrun jobs`, `job`, `explain`: show objects and pending reasons."""
 
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated, Any
 
@@ -14,13 +15,14 @@ from client.display.render import (
     finished_count,
     job_page,
     job_table,
+    process_table,
     state_text,
     status_line,
     total_counts,
 )
 from client.display.terminal import IsTask, JobAddresses, JsonFlag, Which, show
 from client.documents import Job, Task
-from client.states import short_state
+from client.states import ACTIVE_STATES, short_state
 
 Limit = Annotated[int, typer.Option(min=1, help="Maximum number of lines.")]
 
@@ -46,6 +48,28 @@ def jobs(
         filters = {"state": state, "project": project, "pool": pool, "label": label, "name": name}
         found = list(session.jobs(limit=limit, **filters))
     show(as_json, found, job_table(found) if found else "no jobs")
+
+
+def ps(
+    is_all: Annotated[bool, typer.Option("-a", "--all", help="Also jobs that have ended.")] = False,
+    is_mine: Annotated[bool, typer.Option("--mine", help="Only jobs that you submitted.")] = False,
+    only_ids: Annotated[
+        bool, typer.Option("-q", "--quiet", help="Print ids only, one on each line.")
+    ] = False,
+    limit: Limit = 50,
+    as_json: JsonFlag = False,
+) -> None:
+    """List open jobs with their owners and ages, newest first."""
+    with connect() as session:
+        owner = session.whoami()["user"] if is_mine else None
+        state = None if is_all else ",".join(("pending", *sorted(ACTIVE_STATES))).lower()
+        found = list(session.jobs(limit=limit, owner=owner, state=state))
+    if only_ids and not as_json:
+        for each in found:
+            print(each["id"])
+        return
+    nothing = "no jobs" if is_all else "no open jobs"
+    show(as_json, found, process_table(found, datetime.now(UTC)) if found else nothing)
 
 
 def job(
