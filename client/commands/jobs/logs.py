@@ -64,7 +64,7 @@ def logs(
     escaped unless --raw; a file or pipe gets the lines unchanged.
     """
     lines: list[dict[str, str]] = []
-    choose = _chosen(only_failed, None if since is None else read_instant(since, datetime.now(UTC)))
+    choose = _chosen(only_failed, since)
     if follow_on and only_failed:
         raise BadInput("--failed: not together with --follow, since such tasks have ended")
     matches = _read_pattern(pattern)
@@ -76,8 +76,7 @@ def logs(
             lines.append({"task": name, "stream": stream, "line": line})
 
         def make_write(several: bool) -> Write:
-            write = keep if as_json else line_writer(several, raw=raw)
-            return write if matches is None else _only_matching(write, matches)
+            return _only_matching(keep if as_json else line_writer(several, raw=raw), matches)
 
         [first, *others] = subjects
         is_whole = first.job_id is not None and first.task is None and first.group is None
@@ -89,10 +88,10 @@ def logs(
                 lambda: follow_with_reasons(session, job_id, write, deadline, tail=tail),
             )
         else:
-            follower_of = _Output(session, subjects, choose, has_jobs=len(jobs) > 1, tail=tail)
+            output = _Output(session, subjects, choose, has_jobs=len(jobs) > 1, tail=tail)
             explain_interrupt(
                 [job_id for job_id in jobs if job_id is not None],
-                lambda: follower_of.print(make_write, follow_on=follow_on, deadline=deadline),
+                lambda: output.print(make_write, follow_on=follow_on, deadline=deadline),
             )
     if as_json:
         show_json(lines)
@@ -170,7 +169,9 @@ def read_instant(text: str, now: datetime) -> datetime:
     return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
-def _chosen(only_failed: bool, since: datetime | None) -> Choose:
+def _chosen(only_failed: bool, since_text: str | None) -> Choose:
+    since = None if since_text is None else read_instant(since_text, datetime.now(UTC))
+
     def choose(task: Task) -> bool:
         if only_failed and task["state"] not in FAILED_STATES:
             return False
@@ -187,7 +188,10 @@ def _read_pattern(pattern: str | None) -> re.Pattern[str] | None:
         raise BadInput(f"--grep {pattern!r}: is not a regular expression: {fault}") from None
 
 
-def _only_matching(write: Write, matches: re.Pattern[str]) -> Write:
+def _only_matching(write: Write, matches: re.Pattern[str] | None) -> Write:
+    if matches is None:
+        return write
+
     def write_matching(name: str, stream: str, line: str) -> None:
         if matches.search(line):
             write(name, stream, line)

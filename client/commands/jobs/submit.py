@@ -181,6 +181,13 @@ def run(
     spec = {field: value for field, value in spec.items() if value is not None}
     for change in changes or ():
         apply_change(spec, change)
+    _run_job(spec, deadline, is_detached=is_detached, as_json=as_json)
+
+
+def _run_job(
+    spec: dict[str, Any], deadline: float | None, *, is_detached: bool, as_json: bool
+) -> None:
+    """Submit a job, follow it unless it is detached, and exit with its exit code."""
     with connect() as session:
         job = session.submit(spec)
         job_id = job["id"]
