@@ -4,8 +4,10 @@ from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
+from typer.completion import completion_init
 from typer.core import TyperGroup
 
+from client.commands import completion
 from client.commands.cells import cells, policies
 from client.commands.jobs import (
     artifacts,
@@ -13,6 +15,7 @@ from client.commands.jobs import (
     cache,
     change,
     history,
+    logs,
     queue,
     schedules,
     show,
@@ -77,14 +80,20 @@ def cellrun(
     """
 
 
+# Registers the shells for the scripts of `cellrun completion`.
+completion_init()
+
 for command in (
     login.login,
     submit.submit,
     submit.run,
+    submit.validate,
     show.jobs,
+    show.ps,
     show.job,
+    show.status,
     watch.wait,
-    watch.logs,
+    logs.logs,
     artifacts.artifacts,
     artifacts.cp,
     show.explain,
@@ -102,11 +111,13 @@ for command in (
     cells.drain,
     cells.unquarantine,
     policies.pools,
+    policies.confirm_loss,
     policies.quota,
     policies.usage,
     change.release_attempt,
     tokens.whoami,
     audit.audit,
+    completion.completion,
 ):
     app.command()(command)
 app.add_typer(bulk.app, name="bulk")

@@ -1,6 +1,6 @@
 """Define the errors of the client: one class per cause, each with a readable message."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 # EXIT_FAILED, or the exit code of the task: the job did not succeed. EXIT_TROUBLE: the command
@@ -27,6 +27,19 @@ class NotConfigured(ClientError):
 
 class BadInput(ClientError):
     """A file or an option is invalid; no request was sent."""
+
+
+class InvalidJob(BadInput):
+    """A job has invalid fields; `faults` has the field and the detail of each."""
+
+    def __init__(self, source: str, faults: Sequence[Mapping[str, str]]) -> None:
+        self._head = f"{source}: 1 fault" if len(faults) == 1 else f"{source}: {len(faults)} faults"
+        self._faults = [_fault(item) for item in faults]
+        super().__init__(self._head)
+
+    def lines(self) -> list[str]:
+        """Return the number of faults, and a line for each."""
+        return [self._head, *(f"  {fault}" for fault in self._faults)]
 
 
 class Unreachable(ClientError):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from client.addresses import task_name
 from client.api.polling import PollInterval, beats
 from client.api.session import Session
 from client.documents import Job, Task
@@ -25,6 +26,7 @@ class _LogTail:
     uid: str
     ended: bool = False
     empty_responses: int = 0
+    begun: set[str] = field(default_factory=set)
     cursors: dict[str, str] = field(default_factory=lambda: dict.fromkeys(STREAMS, "0"))
     rests: dict[str, bytes] = field(default_factory=lambda: dict.fromkeys(STREAMS, b""))
 
@@ -37,9 +39,19 @@ class _LogTail:
 class LogFollower:
     """Writes new lines of the attempts of the followed tasks, a whole line at a time."""
 
-    def __init__(self, session: Session, write: Write) -> None:
+    def __init__(
+        self,
+        session: Session,
+        write: Write,
+        *,
+        name_of: Callable[[Task], str] = task_name,
+        tail: int | None = None,
+    ) -> None:
+        """Begin with the last `tail` lines of each stream; None: with the first line."""
         self._session = session
         self._write = write
+        self._name_of = name_of
+        self._tail = tail
         self._tails: dict[str, _LogTail] = {}
         self._of_task: dict[int, list[_LogTail]] = {}
         self._numbers: dict[int, int] = {}
@@ -54,7 +66,7 @@ class LogFollower:
                 uids = [attempt["uid"] for attempt in self._session.attempts(task["id"])]
             for fresh in uids:
                 if fresh not in self._tails:
-                    self._tails[fresh] = _LogTail(f"{task['group']}.{task['index']}", fresh)
+                    self._tails[fresh] = _LogTail(self._name_of(task), fresh)
                     tails.append(self._tails[fresh])
             self._numbers[task["id"]] = number
         for tail in tails:
@@ -99,7 +111,11 @@ class LogFollower:
         has_output = False
         for stream in STREAMS:
             while True:
-                piece = self._session.log(tail.uid, stream, tail.cursors[stream])
+                is_first = stream not in tail.begun
+                tail.begun.add(stream)
+                piece = self._session.log(
+                    tail.uid, stream, tail.cursors[stream], tail=self._tail if is_first else None
+                )
                 if piece.cursor == tail.cursors[stream]:
                     break
                 has_output = True
@@ -122,15 +138,26 @@ def _text(line: bytes) -> str:
 
 
 def follow_job(
-    session: Session, job_id: int, write: Write, *, deadline_seconds: float | None = None
+    session: Session,
+    job_id: int,
+    write: Write,
+    *,
+    deadline_seconds: float | None = None,
+    tail: int | None = None,
+    on_poll: Callable[[Job], None] | None = None,
 ) -> Job:
-    """Write the lines of all tasks of a job until it has ended and all is read; return it."""
-    follower = LogFollower(session, write)
+    """Write the lines of all tasks of a job until it has ended and all is read; return it.
+
+    `tail`: as of `LogFollower`. `on_poll` receives the job at each poll.
+    """
+    follower = LogFollower(session, write, tail=tail)
     pace = PollInterval(deadline_seconds)
     try:
         for _ in beats(pace, f"job {job_id}"):
             # The job first: later reads include everything from before it was terminal.
             job = session.patiently(lambda: session.job(job_id), pace)
+            if on_poll is not None:
+                on_poll(job)
             for task in session.patiently(lambda: list(session.tasks(job_id)), pace):
                 follower.follow_task(task)
             if session.patiently(follower.read, pace):

@@ -25,11 +25,18 @@ def settings_path(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(home) / "cellrun" / "config.toml"
 
 
-def load_settings(environ: Mapping[str, str] = os.environ) -> ClientSettings:
-    """Return the current settings. Raise NotConfigured for a missing one, BadInput."""
+def load_settings(
+    environ: Mapping[str, str] = os.environ, *, is_operator: bool = False
+) -> ClientSettings:
+    """Return the current settings. Raise NotConfigured for a missing one, BadInput.
+
+    `is_operator`: with the token in CELLRUN_OPERATOR_TOKEN, if it and CELLRUN_URL are set.
+    """
     stored = _read(settings_path(environ))
     url = environ.get("CELLRUN_URL") or stored.get("url")
     token = _given_token(environ) or stored.get("token")
+    if is_operator and environ.get("CELLRUN_URL"):
+        token = environ.get("CELLRUN_OPERATOR_TOKEN") or token
     if not url:
         raise NotConfigured("no server is configured: run `cellrun login URL`, or set CELLRUN_URL")
     if not token:

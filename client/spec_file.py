@@ -8,6 +8,9 @@ from typing import Any
 from client.errors import BadInput
 from controlplane.spec import UnreadableDocument, guess_language, read_document
 
+# All values of these fields are texts.
+_TEXTS = ("env", "labels")
+
 
 def read_spec(source: str, changes: Iterable[str] = ()) -> dict[str, Any]:
     """Return the job in `source` (a path, or `-`) with `changes` applied. Raises BadInput."""
@@ -38,6 +41,8 @@ def apply_change(spec: dict[str, Any], change: str) -> None:
     except UnreadableDocument as fault:
         raise BadInput(f"--set {change!r}: {fault}") from None
     *parents, last = path.split(".")
+    if parents and parents[-1] in _TEXTS and not isinstance(value, str | None):
+        value = text  # env.LR=0.1 is a text without quotes, too
     place: Any = spec
     for name in parents:
         place = _step_into(place, name, change)

@@ -22,7 +22,9 @@ class JobCalls(ApiTransport):
         return self._call("POST", "/jobs:dry-run", body=spec)
 
     def jobs(self, *, limit: int = 50, **filters: str | None) -> Iterator[Job]:
-        """Yield the newest `limit` jobs; filters: state, project, pool, label, name."""
+        """Yield the newest `limit` jobs; filters: id, name, guid, owner, state,
+        project, pool, label.
+        """
         return self._pages("/jobs", filters, limit)
 
     def job(self, job_id: int) -> Job:

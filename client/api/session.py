@@ -25,6 +25,9 @@ class Session(
     """Calls the API at `settings.url`. Every method may raise Unreachable or ApiError."""
 
 
-def connect() -> Session:
-    """Return a session with the current settings (`client.settings`). Raise NotConfigured."""
-    return Session(load_settings())
+def connect(*, is_operator: bool = False) -> Session:
+    """Return a session with the current settings (`client.settings`). Raise NotConfigured.
+
+    `is_operator`: with the operator's token, if the environment has one.
+    """
+    return Session(load_settings(is_operator=is_operator))

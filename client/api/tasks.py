@@ -29,12 +29,12 @@ class TaskCalls(ApiTransport):
         *,
         group: str | None = None,
         index: int | None = None,
+        state: str | None = None,
         limit: int = MOST_ROWS,
     ) -> Iterator[Task]:
-        """Yield the tasks of a job by group and index."""
-        return self._pages(
-            path_to("jobs", job_id, "tasks"), {"group": group, "index": index}, limit
-        )
+        """Yield the tasks of a job by group and index. `state`: names, separated by commas."""
+        query = {"group": group, "index": index, "state": state}
+        return self._pages(path_to("jobs", job_id, "tasks"), query, limit)
 
     def task(self, task_id: int | str) -> Task:
         """Return one task, by id or guid."""
@@ -53,12 +53,17 @@ class TaskCalls(ApiTransport):
         """Return one attempt."""
         return self._call("GET", path_to("attempts", uid))
 
-    def log(self, uid: str, stream: str = "stdout", after: str = "0") -> LogPiece:
-        """Return output of an attempt after the cursor `after`; more may follow."""
+    def log(
+        self, uid: str, stream: str = "stdout", after: str = "0", *, tail: int | None = None
+    ) -> LogPiece:
+        """Return output of an attempt after the cursor `after`; more may follow.
+
+        `tail`: only this number of last lines.
+        """
         answer = self._send(
             "GET",
             path_to("attempts", uid, "logs"),
-            query={"stream": stream, "after": after},
+            query={"stream": stream, "after": after, "tail": tail},
             headers={"Accept": "text/plain, application/problem+json"},
         )
         return LogPiece(answer.content, answer.headers.get("X-Next-Cursor", after))

@@ -64,6 +64,29 @@ def job_table(jobs: Iterable[Job]) -> Table:
     return table
 
 
+def process_table(jobs: Iterable[Job], now: datetime) -> Table:
+    """Return a table with one line per job, with its owner and the time since its submission."""
+    table = new_table("JOB", "NAME", "OWNER", "STATE", "TASKS", "AGE", "TOOK")
+    for job in jobs:
+        end = job["finished_at"] or now.isoformat()
+        table.add_row(
+            str(job["id"]),
+            job["name"],
+            job["owner"],
+            _job_state(job),
+            counts_text(total_counts(job)),
+            duration_text(job["created_at"], now.isoformat()),
+            duration_text(job["started_at"], end),
+        )
+    return table
+
+
+def status_line(job: Job) -> Text:
+    """Return a line about a job: `job 7 (sweep) running: 3 running, 1 failed`."""
+    head = Text.assemble(f"job {job['id']} ({job['name']}) ", _job_state(job), ": ")
+    return head.append_text(counts_text(total_counts(job)))
+
+
 def job_page(job: Job, tasks: Iterable[Task], total: int) -> RenderableType:
     """Return a page of one job: head, groups with counts by state, and tasks (of `total`)."""
     head = Text.assemble(

@@ -21,10 +21,22 @@ Deadline = Annotated[
 
 Which = Annotated[
     str,
-    typer.Argument(metavar="ID", help="Id of a job, uid of an attempt, or id of a task (--task)."),
+    typer.Argument(
+        metavar="ADDRESS",
+        help="JOB, JOB/GROUP.INDEX, JOB/GROUP.INDEX#ATTEMPT or the uid of an attempt. JOB is an id,"
+        " a name (the newest job of that name) or a guid.",
+    ),
 ]
-IsTask = Annotated[
-    bool, typer.Option("--task", help="ID is the id of a task, even if a job has the same id.")
+IsTask = Annotated[bool, typer.Option("--task", help="ADDRESS is the id or guid of a task.")]
+JobAddress = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help="Id of a job, name (the newest job of that name) or guid."),
+]
+JobAddresses = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="JOB...", help="Ids of jobs, names (the newest job of that name) or guids."
+    ),
 ]
 
 
@@ -76,11 +88,11 @@ def show_json(document: Any) -> None:
     print(visible_json(json.dumps(document, indent=2, ensure_ascii=False)))
 
 
-def show_error(fault: ClientError) -> None:
-    """Print an error as one line, plus one for each of several faults."""
+def show_error(fault: ClientError, subject: str = "") -> None:
+    """Print an error as one line, after its subject, plus one for each of several faults."""
     first, *more = fault.lines()
     console = stderr()
-    console.print(Text.assemble(("cellrun: ", "bold #cf222e"), first), soft_wrap=True)
+    console.print(Text.assemble(("cellrun: ", "bold #cf222e"), subject, first), soft_wrap=True)
     for line in more:
         console.print(Text(line), soft_wrap=True)
 

@@ -41,6 +41,7 @@ class Job(TypedDict):
     id: int
     guid: str | None
     name: str
+    owner: str
     domain: str
     project: str
     pool: str

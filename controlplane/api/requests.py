@@ -1,5 +1,6 @@
 """Read requests: a bounded body in JSON or YAML, and query parameters."""
 
+import re
 from collections.abc import Collection, Mapping
 from io import BytesIO
 from typing import IO, Any, ClassVar, TypeVar
@@ -140,6 +141,16 @@ class Parameters:
         if not is_number or not least <= int(value) <= most:
             raise BadQuery(name, f"must be a whole number from {least} to {most}")
         return int(value)
+
+    def ids(self, name: str, *, most: int) -> list[int] | None:
+        """Return at most `most` ids, comma-separated or in repeated parameters; None: missing."""
+        words = [word.strip() for value in self.texts(name) for word in value.split(",")]
+        if not words:
+            return None
+        are_ids = all(re.fullmatch("[1-9][0-9]{0,17}", word) for word in words)
+        if not are_ids or len(words) > most:
+            raise BadQuery(name, f"must be at most {most} ids, separated by commas")
+        return [int(word) for word in words]
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         """Return true or false; `default` if the parameter is missing."""

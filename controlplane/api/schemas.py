@@ -112,6 +112,7 @@ class Job(ResponseModel):
     id: int
     guid: str | None
     name: str
+    owner: str = Field(description="Name of the user that submitted it.")
     domain: str
     project: str
     pool: str

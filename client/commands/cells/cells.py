@@ -32,21 +32,21 @@ def cells(
 
 def cordon(cell: CellName, reason: Reason = "", as_json: JsonFlag = False) -> None:
     """Stop placement on a cell; its running attempts continue (operators)."""
-    with connect() as session:
+    with connect(is_operator=True) as session:
         answer = session.cordon(cell, reason=reason)
     _show_order(answer, as_json)
 
 
 def uncordon(cell: CellName, reason: Reason = "", as_json: JsonFlag = False) -> None:
     """Resume placement on a cell, and ignore its past failures (operators)."""
-    with connect() as session:
+    with connect(is_operator=True) as session:
         answer = session.uncordon(cell, reason=reason)
     _show_order(answer, as_json)
 
 
 def unquarantine(cell: CellName, reason: Reason = "", as_json: JsonFlag = False) -> None:
     """Lift the quarantine of a cell: it returns to its state before (operators)."""
-    with connect() as session:
+    with connect(is_operator=True) as session:
         answer = session.unquarantine(cell, reason=reason)
     _show_order(answer, as_json)
 
@@ -64,7 +64,7 @@ def drain(
     Attempts that still run at the deadline are stopped; their tasks are requeued, free of charge.
     """
     until = None if deadline < 0 else deadline
-    with connect() as session:
+    with connect(is_operator=True) as session:
         answer = session.drain(cell, deadline_seconds=until, reason=reason)
     _show_order(answer, as_json)
 

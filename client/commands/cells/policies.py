@@ -38,7 +38,7 @@ def pools(
     as_json: JsonFlag = False,
 ) -> None:
     """List the pools, or show or change the policy of one."""
-    with connect() as session:
+    with connect(is_operator=bool(changes)) as session:
         if name is None:
             if changes:
                 raise BadInput("--set: the NAME of the pool is missing")
@@ -47,6 +47,24 @@ def pools(
             return
         pool = _change_pool(session, name, changes) if changes else session.pool(name)
     show(as_json, pool, pool_page(pool))
+
+
+def confirm_loss(
+    pool: Annotated[str, typer.Argument(metavar="POOL", help="Name of a pool.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Confirm that the silent cells of a pool are lost after a mass loss (operators).
+
+    Their tasks start again on other cells. If only the network failed, these tasks may run twice.
+    """
+    question = f"Declare the silent cells of pool {pool} lost, and start their tasks again?"
+    with connect(is_operator=True) as session:
+        session.pool(pool)
+        if not yes and not agrees(question):
+            raise typer.Exit(EXIT_FAILED)
+        found = session.confirm_loss(pool)
+    show(as_json, found, f"the loss of the silent cells of pool {pool} is confirmed")
 
 
 def quota(
@@ -84,7 +102,7 @@ def quota(
     """List the quotas, or show, change or delete the limits of a user, project or domain."""
     if is_deletion and changes:
         raise BadInput("--delete: not together with --set")
-    with connect() as session:
+    with connect(is_operator=bool(changes) or is_deletion) as session:
         if name is None:
             if changes or is_deletion:
                 option = "--set" if changes else "--delete"

@@ -19,15 +19,15 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from client.addresses import UID, find_job_id, find_subject
 from client.api.session import Session, connect
-from client.commands.jobs.watch import UID
 from client.display.render import new_table, size_text
 from client.display.terminal import IsTask, JsonFlag, Which, show, show_json, stderr
 from client.display.visible import VisibleWriter
 from client.documents import Artifact
 from client.downloads.files import DamagedArtifact, Download, check_targets, download_all
 from client.downloads.names import check_parts, is_at, select_artifacts
-from client.errors import ApiError, BadInput, ClientError, Unreachable
+from client.errors import BadInput, ClientError, Unreachable
 
 _TASK = re.compile(r"(?:(?P<group>.+)[./])?(?P<index>[0-9]{1,9})")
 _SHOWN_FAULTS = 20
@@ -101,18 +101,21 @@ def artifacts(
 def cp(
     sources: Annotated[
         list[str],
-        typer.Argument(metavar="JOB:TASK:NAME", help="Files or folders; TASK is GROUP.INDEX."),
+        typer.Argument(
+            metavar="JOB/GROUP.INDEX:NAME", help="Files or folders of tasks or attempts."
+        ),
     ],
     dest: Annotated[
         str, typer.Argument(metavar="DEST", help="A file, a folder, or - for standard output.")
     ],
     parallel: Parallel = DEFAULT_PARALLEL,
 ) -> None:
-    """Copy artifacts of tasks: `cellrun cp 7:fit.0:model .`
+    """Copy artifacts of tasks: `cellrun cp 7/fit.0:model .`
 
-    TASK may be the INDEX alone if the job has one group; UID:NAME selects an attempt. Quote a NAME
-    with wildcards: `*` and `?` match within a folder. Several files are written to the folder DEST.
-    An interrupted download continues. On a terminal, - escapes control characters.
+    If the job has one group, 7/0:model is enough; 7/fit.0#2:model and UID:model select an attempt.
+    7:fit.0:model is another way to write 7/fit.0:model. Quote a NAME with wildcards: `*` and `?`
+    match within a folder. Several files are written to the folder DEST. An interrupted download
+    continues. On a terminal, - escapes control characters.
     """
     with connect() as session:
         chosen = [_select(session, source) for source in sources]
@@ -130,16 +133,21 @@ def _find_owners(session: Session, which: str, group: str | None, is_task: bool)
     if UID.fullmatch(which):
         found = session.artifacts(which)
         return [_Owner(found, found)]
-    if which.isdigit() and not is_task:
-        try:
-            return [
-                _Owner(each["artifacts"], each, (each["group"], str(each["index"])))
-                for each in session.job_artifacts(int(which), group=group)
-            ]
-        except ApiError as fault:
-            if fault.status != 404:
-                raise
-    found = session.task_artifacts(which)
+    if is_task:
+        found = session.task_artifacts(which)
+        return [_Owner(found, found)]
+    subject = find_subject(session, which)
+    if subject.attempt is not None:
+        found = session.artifacts(subject.attempt["uid"])
+    elif subject.task is not None:
+        found = session.task_artifacts(subject.task["id"])
+    else:
+        assert subject.job_id is not None
+        each_task = session.job_artifacts(subject.job_id, group=subject.group or group)
+        return [
+            _Owner(each["artifacts"], each, (each["group"], str(each["index"])))
+            for each in each_task
+        ]
     return [_Owner(found, found)]
 
 
@@ -174,13 +182,23 @@ def _select(session: Session, source: str) -> tuple[str, list[Any]]:
     first, _, rest = source.partition(":")
     if UID.fullmatch(first):
         found, name = session.artifacts(first), rest
+    elif "/" in first:
+        subject, name = find_subject(session, first), rest
+        if subject.attempt is not None:
+            found = session.artifacts(subject.attempt["uid"])
+        elif subject.task is not None:
+            found = session.task_artifacts(subject.task["id"])
+        else:
+            raise BadInput(f"{source}: expected JOB/GROUP.INDEX:NAME, as in 7/main.0:model")
     else:
         task, colon, name = rest.partition(":")
         place = _TASK.fullmatch(task)
-        if not first.isdigit() or not colon or place is None:
-            text = "expected JOB:TASK:NAME, for example 7:main.0:model, or UID:NAME"
+        if not first or not colon or place is None:
+            text = "expected JOB/GROUP.INDEX:NAME, for example 7/main.0:model, or UID:NAME"
             raise BadInput(f"{source}: {text}")
-        task_id = _find_task(session, int(first), place["group"], int(place["index"]))
+        task_id = _find_task(
+            session, find_job_id(session, first), place["group"], int(place["index"])
+        )
         found = session.task_artifacts(task_id)
     chosen = select_artifacts(found, name)
     if not chosen:

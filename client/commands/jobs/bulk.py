@@ -27,6 +27,21 @@ OperationId = Annotated[
     int, typer.Argument(metavar="ID", help="Id of a bulk operation, as in `cellrun bulk list`.")
 ]
 
+ProjectFilter = Annotated[
+    str | None,
+    typer.Option(metavar="PROJECT", help="Only jobs of this project, as name or domain/name."),
+]
+PoolFilter = Annotated[str | None, typer.Option(help="Only jobs of this pool.")]
+NameFilter = Annotated[str | None, typer.Option(help="Only jobs with this whole name.")]
+LabelFilter = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="Only jobs with this label; repeatable."),
+]
+StateFilter = Annotated[
+    list[str] | None,
+    typer.Option(metavar="STATE", help="Only jobs in this state, for example running; repeatable."),
+]
+
 app = typer.Typer(
     help="Cancel, retry, delete, hold or release all jobs that match a filter.",
     no_args_is_help=True,
@@ -42,24 +57,11 @@ def _add_action(action: Action, text: str) -> None:
         reason: Annotated[
             str | None, typer.Option(help="Reason, recorded in the history and the audit log.")
         ] = None,
-        project: Annotated[
-            str | None,
-            typer.Option(
-                metavar="PROJECT", help="Only jobs of this project, as name or domain/name."
-            ),
-        ] = None,
-        pool: Annotated[str | None, typer.Option(help="Only jobs of this pool.")] = None,
-        name: Annotated[str | None, typer.Option(help="Only jobs with this whole name.")] = None,
-        label: Annotated[
-            list[str] | None,
-            typer.Option(metavar="NAME=VALUE", help="Only jobs with this label; repeatable."),
-        ] = None,
-        state: Annotated[
-            list[str] | None,
-            typer.Option(
-                metavar="STATE", help="Only jobs in this state, for example running; repeatable."
-            ),
-        ] = None,
+        project: ProjectFilter = None,
+        pool: PoolFilter = None,
+        name: NameFilter = None,
+        label: LabelFilter = None,
+        state: StateFilter = None,
         is_dry_run: Annotated[
             bool, typer.Option("--dry-run", help="Show the jobs, and change nothing.")
         ] = False,
@@ -71,18 +73,13 @@ def _add_action(action: Action, text: str) -> None:
         ] = False,
         as_json: JsonFlag = False,
     ) -> None:
-        jobs = _read_filter(project, pool, name, label, state)
-        with connect() as session:
-            if is_dry_run:
+        jobs = read_filter(project, pool, name, label, state)
+        if is_dry_run:
+            with connect() as session:
                 found = session.preview_bulk(action, jobs)
-                show(as_json, found, preview_page(action, found))
-                return
-            operation = _start(session, action, jobs, _read_reason(reason), yes=yes)
-            if is_detached:
-                hint = f"bulk operation {operation['id']} runs; {_commands(operation['id'])}"
-                show(as_json, operation, hint)
-                return
-            _follow(session, operation, as_json=as_json)
+            show(as_json, found, preview_page(action, found))
+            return
+        change_matching(action, jobs, reason, yes=yes, is_detached=is_detached, as_json=as_json)
 
 
 _add_action("cancel", "Cancel the open jobs that match: their tasks end as KILLED.")
@@ -128,7 +125,26 @@ def stop_operation(operation_id: OperationId, as_json: JsonFlag = False) -> None
     show(as_json, found, end_text(found))
 
 
-def _read_filter(
+def change_matching(
+    action: Action,
+    jobs: dict[str, Any],
+    reason: str | None,
+    *,
+    yes: bool,
+    is_detached: bool = False,
+    as_json: bool,
+) -> None:
+    """Show the jobs that a filter selects, ask, and start the operation; follow it to its end."""
+    with connect() as session:
+        operation = _start(session, action, jobs, _read_reason(reason), yes=yes)
+        if is_detached:
+            hint = f"bulk operation {operation['id']} runs; {_commands(operation['id'])}"
+            show(as_json, operation, hint)
+            return
+        _follow(session, operation, as_json=as_json)
+
+
+def read_filter(
     project: str | None,
     pool: str | None,
     name: str | None,

@@ -1,67 +1,140 @@
 """`cellrun cancel`, `retry`, `delete`, `release-attempt`: change jobs and attempts."""
 
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import typer
 
-from client.api.session import connect
+from client.addresses import find_job_id
+from client.api.bulk import Action
+from client.api.session import Session, connect
+from client.commands.jobs.bulk import (
+    LabelFilter,
+    NameFilter,
+    PoolFilter,
+    ProjectFilter,
+    StateFilter,
+    change_matching,
+    read_filter,
+)
 from client.display.render import finished_count
-from client.display.terminal import JsonFlag, agrees, show
-from client.errors import EXIT_FAILED
+from client.display.terminal import JsonFlag, agrees, show, show_error, show_json, stdout
+from client.documents import Job
+from client.errors import EXIT_FAILED, EXIT_TROUBLE, ApiError, BadInput
 from client.states import TERMINAL_STATES
+
+Jobs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[JOB...]",
+        help="Ids of jobs, names (the newest job of that name) or guids; or a filter instead.",
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def cancel(
-    job_id: Annotated[int, typer.Argument(metavar="ID", help="Id of a job.")],
+    jobs: Jobs = None,
     reason: Annotated[str, typer.Option(help="Reason, recorded in the history.")] = "",
     force: Annotated[
         bool, typer.Option("--force", help="Kill containers at once, without a grace period.")
     ] = False,
+    project: ProjectFilter = None,
+    pool: PoolFilter = None,
+    name: NameFilter = None,
+    label: LabelFilter = None,
+    state: StateFilter = None,
+    yes: Yes = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Cancel a job: its open tasks end as KILLED."""
-    with connect() as session:
+    """Cancel jobs: their open tasks end as KILLED.
+
+    A filter, for example --label sweep=7, cancels all open jobs that match: it shows them, asks,
+    and needs --reason.
+    """
+    if not jobs:
+        if force:
+            raise BadInput("--force: takes jobs, not a filter")
+        _change_matching("cancel", (project, pool, name, label, state), reason, yes, as_json)
+        return
+    _refuse_filter(project, pool, name, label, state)
+
+    def change(session: Session, job_id: int) -> tuple[Job, str]:
         answer = session.cancel_job(job_id, reason=reason, force=force) or session.job(job_id)
-    state = answer["state"].lower()
-    if answer["state"] not in TERMINAL_STATES:
-        text = f"job {job_id} is being cancelled"
-    elif state != "killed":
-        text = f"job {job_id} has already ended: it is {state}"
-    elif answer.get("settled_at") is None:
-        text = f"job {job_id} is killed; its running attempts are being stopped"
-    else:
-        text = f"job {job_id} is killed"
-    show(as_json, answer, text)
+        return answer, _describe_cancelled(answer, job_id)
+
+    _each(jobs, change, as_json)
 
 
 def retry(
-    job_id: Annotated[int, typer.Argument(metavar="ID", help="Id of a job.")],
+    jobs: Jobs = None,
     key: Annotated[
         str | None, typer.Option(help="Guid of the new job; the same key returns the same job.")
     ] = None,
+    reason: Annotated[
+        str, typer.Option(help="Reason of a retry by a filter, in the audit log.")
+    ] = "",
+    project: ProjectFilter = None,
+    pool: PoolFilter = None,
+    name: NameFilter = None,
+    label: LabelFilter = None,
+    state: StateFilter = None,
+    yes: Yes = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Create a new job from the tasks of a job that did not succeed."""
-    with connect() as session:
+    """Create a new job from the tasks that did not succeed, for each of these jobs.
+
+    A filter, for example --label sweep=7, retries all ended jobs that match: it shows them, asks,
+    and needs --reason.
+    """
+    if key is not None and (jobs is None or len(jobs) != 1):
+        raise BadInput("--key: takes one job")
+    if not jobs:
+        _change_matching("retry", (project, pool, name, label, state), reason, yes, as_json)
+        return
+    _refuse_filter(project, pool, name, label, state)
+
+    def change(session: Session, job_id: int) -> tuple[Job, str]:
         made = session.retry_job(job_id, key=key)
-    _, total = finished_count(made)
-    tasks = "1 task" if total == 1 else f"{total} tasks"
-    show(as_json, made, f"job {made['id']} ({made['name']}) retries {tasks} of job {job_id}")
+        _, total = finished_count(made)
+        tasks = "1 task" if total == 1 else f"{total} tasks"
+        return made, f"job {made['id']} ({made['name']}) retries {tasks} of job {job_id}"
+
+    _each(jobs, change, as_json)
 
 
 def delete(
-    job_id: Annotated[int, typer.Argument(metavar="ID", help="Id of a job.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    jobs: Jobs = None,
+    reason: Annotated[
+        str, typer.Option(help="Reason of a deletion by a filter, in the audit log.")
+    ] = "",
+    project: ProjectFilter = None,
+    pool: PoolFilter = None,
+    name: NameFilter = None,
+    label: LabelFilter = None,
+    state: StateFilter = None,
+    yes: Yes = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Delete a job that has ended, with its tasks, history and output. This cannot be undone."""
-    with connect() as session:
+    """Delete jobs that have ended, with their tasks, history and output. This cannot be undone.
+
+    A filter, for example --label sweep=7, deletes all ended jobs that match: it shows them, asks,
+    and needs --reason.
+    """
+    if not jobs:
+        _change_matching("delete", (project, pool, name, label, state), reason, yes, as_json)
+        return
+    _refuse_filter(project, pool, name, label, state)
+
+    def change(session: Session, job_id: int) -> tuple[Job, str]:
         job = session.job(job_id)
         named = f"job {job_id} ({job['name']}, {job['state'].lower()})"
         if not yes and not agrees(f"Delete {named} with its tasks, history and output?"):
             raise typer.Exit(EXIT_FAILED)
         session.delete_job(job_id)
-    show(as_json, job, f"job {job_id} is deleted")
+        return job, f"job {job_id} is deleted"
+
+    _each(jobs, change, as_json)
 
 
 def release_attempt(
@@ -73,6 +146,58 @@ def release_attempt(
 
     The cell is not involved: if the container still runs, the task may run twice.
     """
-    with connect() as session:
+    with connect(is_operator=True) as session:
         attempt = session.release_attempt(uid, reason=reason)
     show(as_json, attempt, f"attempt {attempt['uid']} is released")
+
+
+def _each(
+    jobs: Sequence[str], change: Callable[[Session, int], tuple[Job, str]], as_json: bool
+) -> None:
+    """Change the jobs one by one. Exit with EXIT_TROUBLE if the server refused some of several.
+
+    All of them are found first, so that a wrong name changes nothing.
+    """
+    documents, refused = [], False
+    with connect() as session:
+        for job_id in dict.fromkeys([find_job_id(session, job) for job in jobs]):
+            try:
+                document, text = change(session, job_id)
+            except ApiError as fault:
+                if len(jobs) == 1:
+                    raise
+                show_error(fault, f"job {job_id}: ")
+                refused = True
+                continue
+            documents.append(document)
+            if not as_json:
+                stdout().print(text)
+    if as_json:
+        show_json(documents[0] if len(jobs) == 1 else documents)
+    if refused:
+        raise typer.Exit(EXIT_TROUBLE)
+
+
+def _describe_cancelled(answer: Job, job_id: int) -> str:
+    state = answer["state"].lower()
+    if answer["state"] not in TERMINAL_STATES:
+        return f"job {job_id} is being cancelled"
+    if state != "killed":
+        return f"job {job_id} has already ended: it is {state}"
+    if answer.get("settled_at") is None:
+        return f"job {job_id} is killed; its running attempts are being stopped"
+    return f"job {job_id} is killed"
+
+
+def _change_matching(
+    action: Action, options: tuple[Any, ...], reason: str, yes: bool, as_json: bool
+) -> None:
+    """Change all jobs that a filter selects. Raise BadInput without a filter."""
+    if not any(options):
+        raise BadInput(f"name the jobs to {action}, or a filter such as --label NAME=VALUE")
+    change_matching(action, read_filter(*options), reason, yes=yes, as_json=as_json)
+
+
+def _refuse_filter(*options: Any) -> None:
+    if any(options):
+        raise BadInput("name jobs or give a filter, not both")

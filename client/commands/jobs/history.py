@@ -8,12 +8,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from client.addresses import find_subject
 from client.api.session import Session, connect
-from client.commands.jobs.watch import UID
 from client.display.render import instant_text, length_text, new_table, state_text
 from client.display.terminal import IsTask, JsonFlag, Which, show
 from client.documents import Change
-from client.errors import ApiError
+from client.errors import BadInput
 from client.states import TERMINAL_STATES
 
 
@@ -41,16 +41,16 @@ def history(
 
 def _find(session: Session, which: str, *, is_task: bool, merged: bool, limit: int) -> list[Change]:
     """Return the newest changes of the job, task or attempt that `which` names."""
-    if UID.fullmatch(which):
-        return list(session.history("attempts", which, merged=merged, limit=limit))
-    if which.isdigit() and not is_task:
-        try:
-            return list(session.history("jobs", which, merged=merged, limit=limit))
-        except ApiError as fault:
-            if fault.status != 404:
-                raise
-    task = session.task(which)
-    return list(session.history("tasks", task["id"], merged=merged, limit=limit))
+    subject = find_subject(session, which, is_task=is_task)
+    if subject.attempt is not None:
+        uid = subject.attempt["uid"]
+        return list(session.history("attempts", uid, merged=merged, limit=limit))
+    if subject.task is not None:
+        return list(session.history("tasks", subject.task["id"], merged=merged, limit=limit))
+    assert subject.job_id is not None
+    if subject.group is not None:
+        raise BadInput(f"{which}: expected a job, a task or an attempt, not a group")
+    return list(session.history("jobs", subject.job_id, merged=merged, limit=limit))
 
 
 def history_table(changes: Iterable[Change]) -> Table:

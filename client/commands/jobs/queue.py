@@ -5,14 +5,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from client.api.session import connect
+from client.addresses import find_job_id
+from client.api.session import Session, connect
 from client.commands.tenancy.projects import ProjectName, projects
 from client.display.render import hold_text, instant_text, new_table
-from client.display.terminal import JsonFlag, show, show_json, stdout
+from client.display.terminal import JobAddress, JobAddresses, JsonFlag, show, show_json, stdout
 from client.documents import Hold, Job, ProjectHold
 from client.errors import BadInput
 
-JobIds = Annotated[list[int], typer.Argument(metavar="ID...", help="Ids of jobs.")]
 HoldReason = Annotated[str, typer.Option(help="Reason, shown as the reason of waiting tasks.")]
 ReleaseReason = Annotated[str, typer.Option(help="Reason, recorded in the history.")]
 
@@ -49,23 +49,23 @@ def queue(
     show(as_json, found, table if found else f"nothing that you may read waits in pool {pool}")
 
 
-def hold(job_ids: JobIds, reason: HoldReason, as_json: JsonFlag = False) -> None:
+def hold(jobs: JobAddresses, reason: HoldReason, as_json: JsonFlag = False) -> None:
     """Hold jobs: no waiting task is placed until `cellrun release`; running tasks continue.
 
     The time in a hold does not count for the scheduling timeout.
     """
     with connect() as session:
-        _each(job_ids, lambda job_id: session.hold_job(job_id, reason=reason), as_json)
+        _each(session, jobs, lambda job_id: session.hold_job(job_id, reason=reason), as_json)
 
 
-def release(job_ids: JobIds, reason: ReleaseReason = "", as_json: JsonFlag = False) -> None:
+def release(jobs: JobAddresses, reason: ReleaseReason = "", as_json: JsonFlag = False) -> None:
     """Release jobs from their holds, so that their waiting tasks may be placed."""
     with connect() as session:
-        _each(job_ids, lambda job_id: session.release_job(job_id, reason=reason), as_json)
+        _each(session, jobs, lambda job_id: session.release_job(job_id, reason=reason), as_json)
 
 
 def move(
-    job_id: Annotated[int, typer.Argument(metavar="ID", help="Id of a job.")],
+    address: JobAddress,
     to: Annotated[Literal["front", "end"] | None, typer.Option(help="The end of its band.")] = None,
     band: Annotated[
         Literal["production", "interactive", "batch"] | None, typer.Option(help="The new band.")
@@ -80,9 +80,9 @@ def move(
     if to is None and band is None:
         raise BadInput("--to or --band is missing")
     with connect() as session:
-        job = session.move_job(job_id, to=to, band=band, reason=reason)
+        job = session.move_job(find_job_id(session, address), to=to, band=band, reason=reason)
     place = f"at the {to} of" if to else "in"
-    show(as_json, job, f"job {job_id} ({job['name']}) is {place} band {job['band']}")
+    show(as_json, job, f"job {job['id']} ({job['name']}) is {place} band {job['band']}")
 
 
 @projects.command("hold")
@@ -104,10 +104,12 @@ def release_project(
     show(as_json, found, f"project {found['name']} is released")
 
 
-def _each(job_ids: Iterable[int], change: Callable[[int], Job], as_json: bool) -> None:
+def _each(
+    session: Session, jobs: Iterable[str], change: Callable[[int], Job], as_json: bool
+) -> None:
     """Change the jobs one by one; stop at the first one that is refused."""
     changed = []
-    for job_id in job_ids:
+    for job_id in [find_job_id(session, job) for job in jobs]:
         job = change(job_id)
         changed.append(job)
         if not as_json:

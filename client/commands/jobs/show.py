@@ -1,23 +1,28 @@
 """`cellrun jobs`, `job`, `explain`: show objects and pending reasons."""
 
+from datetime import UTC, datetime
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from client.api.session import connect
-from client.commands.jobs.watch import find_tasks
+from client.addresses import find_job, find_subject, find_tasks, task_address
+from client.api.session import Session, connect
 from client.display.render import (
     explanation,
     finished_count,
     job_page,
     job_table,
+    process_table,
     state_text,
+    status_line,
+    total_counts,
 )
-from client.display.terminal import IsTask, JsonFlag, show
+from client.display.terminal import IsTask, JobAddresses, JsonFlag, Which, show
 from client.documents import Job, Task
+from client.states import ACTIVE_STATES, short_state
 
 Limit = Annotated[int, typer.Option(min=1, help="Maximum number of lines.")]
 
@@ -45,37 +50,90 @@ def jobs(
     show(as_json, found, job_table(found) if found else "no jobs")
 
 
-def job(
-    job_id: Annotated[int, typer.Argument(metavar="ID", help="Id of a job.")],
+def ps(
+    is_all: Annotated[bool, typer.Option("-a", "--all", help="Also jobs that have ended.")] = False,
+    is_mine: Annotated[bool, typer.Option("--mine", help="Only jobs that you submitted.")] = False,
+    only_ids: Annotated[
+        bool, typer.Option("-q", "--quiet", help="Print ids only, one on each line.")
+    ] = False,
     limit: Limit = 50,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show a job: its groups with counts by state, and its tasks."""
+    """List open jobs with their owners and ages, newest first."""
     with connect() as session:
-        found = session.job(job_id)
-        _, total = finished_count(found)
-        tasks = list(islice(session.tasks(job_id, limit=limit), limit))
-    show(as_json, {**found, "tasks": tasks}, job_page(found, tasks, total))
+        owner = session.whoami()["user"] if is_mine else None
+        state = None if is_all else ",".join(("pending", *sorted(ACTIVE_STATES))).lower()
+        found = list(session.jobs(limit=limit, owner=owner, state=state))
+    if only_ids and not as_json:
+        for each in found:
+            print(each["id"])
+        return
+    nothing = "no jobs" if is_all else "no open jobs"
+    show(as_json, found, process_table(found, datetime.now(UTC)) if found else nothing)
+
+
+def job(
+    addresses: JobAddresses,
+    limit: Limit = 50,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show jobs: their groups with counts by state, and their tasks."""
+    with connect() as session:
+        shown = [_load_page(session, address, limit) for address in addresses]
+    documents = [document for document, _ in shown]
+    drawn: list[RenderableType] = []
+    for _, page in shown:
+        drawn += [*([Text()] if drawn else []), page]
+    show(as_json, documents[0] if len(shown) == 1 else documents, Group(*drawn))
+
+
+def status(
+    addresses: JobAddresses,
+    is_short: Annotated[
+        bool,
+        typer.Option("--short", help="Print running, success or failed, as for Snakemake."),
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Print the state of jobs with the counts of their tasks, one line for each."""
+    with connect() as session:
+        found = [find_job(session, address) for address in addresses]
+    lines = [Text(short_state(job["state"])) if is_short else status_line(job) for job in found]
+    states = [
+        {"id": job["id"], "name": job["name"], "state": job["state"], "counts": total_counts(job)}
+        for job in found
+    ]
+    show(as_json, states[0] if len(states) == 1 else states, Group(*lines))
 
 
 def explain(
-    which: Annotated[str, typer.Argument(metavar="ID", help="Id of a job, or of a task (--task).")],
+    which: Which,
     is_task: IsTask = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Explain why a task is pending, or where it runs; for a job, one pending task per group."""
     with connect() as session:
-        owner, tasks = find_tasks(session, which, is_task=is_task)
-        chosen = tasks if owner is None else _first_pending(tasks)
-        if owner is not None and not chosen:
-            show(as_json, [], _nothing_pending(owner))
+        subject = find_subject(session, which, is_task=is_task)
+        is_one = subject.task is not None or subject.attempt is not None
+        tasks = find_tasks(session, subject)
+        chosen = tasks if is_one else _first_pending(tasks)
+        if not chosen and subject.job_id is not None:
+            show(as_json, [], _nothing_pending(session.job(subject.job_id)))
             return
         found = [(task, session.explain(task["id"])) for task in chosen]
     drawn: list[RenderableType] = []
     for task, document in found:
-        drawn.append(explanation(document, f"{task['group']}.{task['index']} (task {task['id']})"))
+        drawn.append(explanation(document, f"{task_address(task)} (task {task['id']})"))
     documents = [document for _, document in found]
-    show(as_json, documents[0] if owner is None else documents, Group(*drawn))
+    show(as_json, documents[0] if is_one else documents, Group(*drawn))
+
+
+def _load_page(session: Session, address: str, limit: int) -> tuple[Any, RenderableType]:
+    """Return the document and the page of a job."""
+    found = find_job(session, address)
+    _, total = finished_count(found)
+    tasks = list(islice(session.tasks(found["id"], limit=limit), limit))
+    return {**found, "tasks": tasks}, job_page(found, tasks, total)
 
 
 def _first_pending(tasks: list[Task]) -> list[Task]:

@@ -7,14 +7,16 @@ from typing import Annotated, Any
 import typer
 
 from client.api.session import Session, connect
-from client.commands.jobs.watch import end_of, follow, print_failure, wait_for
+from client.commands.jobs.interrupt import prompt_at_interrupt
+from client.commands.jobs.watch import end_of, follow, print_end, wait_for
 from client.display.forecast import forecast
-from client.display.render import state_text
 from client.display.terminal import Deadline, JsonFlag, show, show_json, stderr
 from client.documents import Job
-from client.errors import EXIT_FAILED, EXIT_INTERRUPTED, BadInput
+from client.errors import EXIT_FAILED, EXIT_TROUBLE, BadInput, InvalidJob
 from client.spec_file import apply_change, read_spec
+from client.sweeps import expand_sweep, read_array_file, read_matrix
 from client.task_options import read_constraint, read_resource
+from controlplane.spec import InvalidSpec, parse_job
 
 Changes = Annotated[
     list[str] | None,
@@ -29,6 +31,22 @@ def submit(
         str, typer.Argument(metavar="FILE|-", help="A job in YAML or JSON; - is standard input.")
     ],
     changes: Changes = None,
+    matrix: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE,VALUE",
+            help="Run the job for each of these values of an environment variable; repeatable:"
+            " all combinations.",
+        ),
+    ] = None,
+    array_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.csv",
+            help="Run the job for each row of a CSV file, whose first line has the names of"
+            " environment variables.",
+        ),
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")] = False,
     follow_logs: Annotated[
         bool, typer.Option("--follow", help="Print its output until it has ended.")
@@ -42,8 +60,12 @@ def submit(
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Submit a job. With --wait or --follow, exit with 0 only if it SUCCEEDED."""
-    spec = read_spec(file, changes or ())
+    """Submit a job. With --wait or --follow, exit with 0 only if it SUCCEEDED.
+
+    --matrix and --array-file make a group of each combination or row. A task that fails does not
+    end the others then, unless the job has max_task_failures or min_available.
+    """
+    spec = _read_sweep(read_spec(file, changes or ()), matrix, array_file)
     if only_validate and (wait or follow_logs):
         raise BadInput("--dry-run submits nothing: omit --wait and --follow")
     with connect() as session:
@@ -55,14 +77,40 @@ def submit(
         if not (wait or follow_logs):
             show(as_json, job, f"job {job['id']} ({job['name']}) is {job['state'].lower()}")
             return
-        stderr().print(f"job {job['id']} ({job['name']})")
-        if follow_logs:
-            job = follow(session, job["id"], deadline, quiet_stdout=as_json)
-        else:
-            [job] = wait_for(session, [job["id"]], deadline)
+        job_id = job["id"]
+        stderr().print(f"job {job_id} ({job['name']})")
+
+        def wait_until_end() -> Job:
+            if follow_logs:
+                return follow(session, job_id, deadline, quiet_stdout=as_json)
+            return wait_for(session, [job_id], deadline)[0]
+
+        job = prompt_at_interrupt(session, job_id, wait_until_end)
         if as_json:
             show_json(job)
         end_of(session, job)
+
+
+def validate(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE|-", help="A job in YAML or JSON; - is standard input.")
+    ],
+    changes: Changes = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Check the fields of a job without a server; `submit --dry-run` also checks what fits."""
+    spec = read_spec(file, changes or ())
+    try:
+        job = parse_job(spec)
+    except InvalidSpec as refused:
+        faults = [{"field": fault.field, "detail": fault.detail} for fault in refused.faults]
+        if as_json:
+            show_json(faults)
+            raise typer.Exit(EXIT_TROUBLE) from None
+        raise InvalidJob(file, faults) from None
+    groups, tasks = len(job.groups), job.total_replicas()
+    counts = f"{groups} group{'s' * (groups != 1)}, {tasks} task{'s' * (tasks != 1)}"
+    show(as_json, [], f"{file}: job {job.name} is valid ({counts})")
 
 
 def run(
@@ -99,10 +147,19 @@ def run(
         typer.Option("--process", help="Run a process without an image: run --process -- CMD…"),
     ] = False,
     changes: Changes = None,
+    is_detached: Annotated[
+        bool,
+        typer.Option("-d", "--detach", help="Print the id of the job, and do not wait for it."),
+    ] = False,
     deadline: Deadline = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Run a command, print its output, and exit with its exit code. Ctrl-C cancels the job."""
+    """Run a command, print its output, and exit with its exit code.
+
+    Ctrl-C asks whether to cancel the job; without a terminal it cancels the job.
+    """
+    if is_detached and deadline is not None:
+        raise BadInput("--deadline: not together with --detach, which does not wait")
     image, command = (None, words) if process else (words[0], words[1:])
     resources = {"cpu": cpu, "memory": memory, "disk": disk, "gpu": gpu}
     resources |= dict(read_resource(item) for item in named or ())
@@ -124,33 +181,48 @@ def run(
     spec = {field: value for field, value in spec.items() if value is not None}
     for change in changes or ():
         apply_change(spec, change)
+    _run_job(spec, deadline, is_detached=is_detached, as_json=as_json)
+
+
+def _run_job(
+    spec: dict[str, Any], deadline: float | None, *, is_detached: bool, as_json: bool
+) -> None:
+    """Submit a job, follow it unless it is detached, and exit with its exit code."""
     with connect() as session:
         job = session.submit(spec)
-        try:
-            job = follow(session, job["id"], deadline, quiet_stdout=as_json)
-        except KeyboardInterrupt:
-            _cancel(session, job)
-            raise typer.Exit(EXIT_INTERRUPTED) from None
+        job_id = job["id"]
+        if is_detached:
+            show(as_json, job, str(job_id))
+            return
+        stderr().print(f"job {job_id} ({job['name']})")
+        job = prompt_at_interrupt(
+            session,
+            job_id,
+            lambda: follow(session, job_id, deadline, quiet_stdout=as_json),
+            cancels=True,
+        )
         code = _exit_code(session, job)
     if as_json:
         show_json(job)
     raise typer.Exit(code)
 
 
-def _cancel(session: Session, job: Job) -> None:
-    session.cancel_job(job["id"], reason="interrupted at the terminal")
-    stderr().print(f"job {job['id']} is being cancelled")
+def _read_sweep(
+    spec: dict[str, Any], matrix: list[str] | None, array_file: str | None
+) -> dict[str, Any]:
+    if matrix and array_file:
+        raise BadInput("--matrix: not together with --array-file")
+    if matrix:
+        return expand_sweep(spec, read_matrix(matrix))
+    return expand_sweep(spec, read_array_file(array_file)) if array_file else spec
 
 
 def _exit_code(session: Session, job: Job) -> int:
     """Return the first exit code other than 0 of the tasks; 1 if the job failed without one."""
     if job["state"] == "SUCCEEDED":
         return 0
-    tasks = list(session.tasks(job["id"]))
-    failed = next((task for task in tasks if task["exit_code"]), None)
-    reason = job["failure_reason"] or next((t["failure_reason"] for t in tasks), "")
-    stderr().print(f"job {job['id']}", state_text(job["state"]), reason)
-    print_failure(session, job)
+    print_end(session, job)
+    failed = next((task for task in session.tasks(job["id"]) if task["exit_code"]), None)
     return failed["exit_code"] or EXIT_FAILED if failed else EXIT_FAILED
 
 

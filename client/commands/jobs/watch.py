@@ -1,95 +1,57 @@
-"""`cellrun wait` and `cellrun logs`: follow a job until it ends."""
+"""`cellrun wait`: follow jobs until they end."""
 
-import re
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
+from client.addresses import find_job_id
 from client.api.polling import PollInterval, beats
 from client.api.session import Session, connect
-from client.display.render import finished_count, state_text
-from client.display.terminal import Deadline, IsTask, JsonFlag, Which, show_json, stderr
+from client.commands.jobs.interrupt import explain_interrupt
+from client.display.failures import print_failed_tasks
+from client.display.render import counts_text, finished_count, state_text, total_counts
+from client.display.terminal import (
+    Deadline,
+    JobAddresses,
+    JsonFlag,
+    show_json,
+    stderr,
+)
 from client.display.visible import print_line
-from client.documents import Job, Task
-from client.errors import EXIT_FAILED, ApiError, ClientError
-from client.follow import LogFollower, Write, follow_job
+from client.display.waiting import WaitReporter
+from client.documents import Job
+from client.errors import EXIT_FAILED
+from client.follow import Write, follow_job
 from client.states import TERMINAL_STATES
-
-UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 def wait(
-    ids: Annotated[list[int], typer.Argument(metavar="ID…", help="Ids of jobs.")],
+    jobs: JobAddresses,
     deadline: Deadline = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Wait until jobs have ended. Exit with 0 only if all SUCCEEDED."""
     with connect() as session:
-        jobs = wait_for(session, ids, deadline)
+        ids = [find_job_id(session, job) for job in jobs]
+        ended = explain_interrupt(ids, lambda: wait_for(session, ids, deadline))
+        for job in ended:
+            if job["state"] != "SUCCEEDED":
+                print_end(session, job)
     if as_json:
-        show_json(jobs[0] if len(jobs) == 1 else jobs)
-    if any(job["state"] != "SUCCEEDED" for job in jobs):
+        show_json(ended[0] if len(ended) == 1 else ended)
+    if any(job["state"] != "SUCCEEDED" for job in ended):
         raise typer.Exit(EXIT_FAILED)
-
-
-def logs(
-    which: Which,
-    follow_on: Annotated[
-        bool, typer.Option("-f", "--follow", help="Print new output until the end.")
-    ] = False,
-    is_task: IsTask = False,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Do not escape control characters on a terminal.")
-    ] = False,
-    deadline: Deadline = None,
-    as_json: JsonFlag = False,
-) -> None:
-    """Print the output of tasks. Lines of several tasks begin with `group.index`.
-
-    On a terminal, control characters are escaped unless --raw; a file or pipe gets the lines
-    unchanged.
-    """
-    lines: list[dict[str, str]] = []
-
-    def keep(name: str, stream: str, line: str) -> None:
-        lines.append({"task": name, "stream": stream, "line": line})
-
-    with connect() as session:
-        if UID.fullmatch(which):
-            write = keep if as_json else _writer(several=False, raw=raw)
-            _attempt_logs(session, which, write, follow_on, deadline)
-        else:
-            job, tasks = find_tasks(session, which, is_task=is_task)
-            write = keep if as_json else _writer(len(tasks) > 1, raw=raw)
-            if follow_on and job is not None:
-                follow_job(session, job["id"], write, deadline_seconds=deadline)
-            else:
-                _task_logs(session, tasks, write, follow_on, deadline)
-    if as_json:
-        show_json(lines)
-
-
-def find_tasks(
-    session: Session, which: str, *, is_task: bool = False
-) -> tuple[Job | None, list[Task]]:
-    """Return the job that `which` names with its tasks; otherwise None and the task."""
-    if which.isdigit() and not is_task:
-        try:
-            return session.job(int(which)), list(session.tasks(int(which)))
-        except ApiError as fault:
-            if fault.status != 404:
-                raise
-    return None, [session.task(which)]
 
 
 def wait_for(session: Session, ids: Sequence[int], deadline: float | None) -> list[Job]:
     """Wait for jobs; show progress bars on a terminal, otherwise a line per change of state."""
     console = stderr()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     pace = PollInterval(deadline)
     ended: dict[int, Job] = {}
     with Progress(
@@ -97,16 +59,20 @@ def wait_for(session: Session, ids: Sequence[int], deadline: float | None) -> li
     ) as progress:
         bars = {job_id: progress.add_task(f"job {job_id}", total=None) for job_id in ids}
         previous: dict[int, Job] = {}
+        reporters = {
+            job_id: WaitReporter(session, job_id, progress.console.print) for job_id in ids
+        }
         for _ in beats(pace, "job " + ", ".join(map(str, ids))):
             for job_id in bars.keys() - ended.keys():
                 job = session.patiently(partial(session.job, job_id), pace)
+                reporters[job_id].check(job, time.monotonic())
                 before = previous.get(job_id)
                 if job != before:
                     pace.reset()
                     done, total = finished_count(job)
                     progress.update(
                         bars[job_id],
-                        description=f"{job['name']} {job['state'].lower()}",
+                        description=_progress_text(job),
                         completed=done,
                         total=total,
                     )
@@ -123,29 +89,51 @@ def wait_for(session: Session, ids: Sequence[int], deadline: float | None) -> li
 def follow(session: Session, job_id: int, deadline: float | None, *, quiet_stdout: bool) -> Job:
     """Write a job's output until it ends; with `quiet_stdout`, all of it to standard error."""
     several = sum(1 for _ in session.tasks(job_id, limit=2)) > 1
-    return follow_job(
-        session, job_id, _writer(several, to_stderr=quiet_stdout), deadline_seconds=deadline
+    return follow_with_reasons(
+        session, job_id, line_writer(several, to_stderr=quiet_stdout), deadline
     )
 
 
 def end_of(session: Session, job: Job) -> None:
     """Exit with EXIT_FAILED and the reason on standard error unless the job succeeded."""
     if job["state"] != "SUCCEEDED":
-        stderr().print(f"job {job['id']}", state_text(job["state"]), job["failure_reason"])
-        print_failure(session, job)
+        print_end(session, job)
         raise typer.Exit(EXIT_FAILED)
 
 
-def print_failure(session: Session, job: Job) -> None:
-    """Print the message of the first task that failed without an exit code, if available."""
-    try:
-        failed = (t for t in session.tasks(job["id"]) if t["state"] in ("FAILED", "WORKER_FAILED"))
-        task = next((t for t in failed if t["exit_code"] is None), None)
-        attempts = session.attempts(task["id"]) if task else []
-    except ClientError:
-        return  # the job's own reason is printed already
-    if task and attempts and attempts[-1]["failure_reason"]:
-        stderr().print(f"  {task['group']}.{task['index']}: {attempts[-1]['failure_reason']}")
+def print_end(session: Session, job: Job) -> None:
+    """Print the state of a job that did not succeed, and which tasks failed, on standard error."""
+    why = f": {job['failure_reason']}" if job["failure_reason"] else ""
+    stderr().print(
+        Text.assemble(f"job {job['id']} ({job['name']}) ", state_text(job["state"]), why)
+    )
+    print_failed_tasks(session, job)
+
+
+def follow_with_reasons(
+    session: Session,
+    job_id: int,
+    write: Write,
+    deadline: float | None,
+    *,
+    tail: int | None = None,
+) -> Job:
+    """Write the output of a job until it ends, and on standard error why it waits."""
+    reporter = WaitReporter(session, job_id, lambda text: stderr().print(text))
+    return follow_job(
+        session,
+        job_id,
+        write,
+        deadline_seconds=deadline,
+        tail=tail,
+        on_poll=lambda job: reporter.check(job, time.monotonic()),
+    )
+
+
+def _progress_text(job: Job) -> str:
+    """Return the job with what counts while it runs: `job 7 sweep: 2 running, 1 failed`."""
+    others = {state: n for state, n in total_counts(job).items() if state != "SUCCEEDED"}
+    return f"job {job['id']} {job['name']}: {counts_text(others) or job['state'].lower()}"
 
 
 def _print_state(job: Job, *, quiet: bool) -> None:
@@ -154,37 +142,11 @@ def _print_state(job: Job, *, quiet: bool) -> None:
         stderr().print(f"job {job['id']} {job['state'].lower()} ({done} of {total} tasks ended)")
 
 
-def _writer(several: bool, *, to_stderr: bool = False, raw: bool = False) -> Write:
+def line_writer(several: bool, *, to_stderr: bool = False, raw: bool = False) -> Write:
+    """Return a function that prints a line; of `several` tasks, with the name of its task."""
+
     def write(name: str, stream: str, line: str) -> None:
         out = sys.stderr if to_stderr or stream == "stderr" else sys.stdout
         print_line(f"{name} | {line}" if several else line, out, raw=raw)
 
     return write
-
-
-def _attempt_logs(
-    session: Session, uid: str, write: Write, follow_on: bool, deadline: float | None
-) -> None:
-    follower, pace = LogFollower(session, write), PollInterval(deadline)
-    for _ in beats(pace, f"attempt {uid}"):
-        attempt = session.attempt(uid)
-        follower.follow_attempt(uid, uid, ended=attempt["state"] in TERMINAL_STATES)
-        has_output = follower.read()
-        if not follow_on or (not has_output and follower.is_through()):
-            break
-    follower.close()
-
-
-def _task_logs(
-    session: Session, tasks: list[Task], write: Write, follow_on: bool, deadline: float | None
-) -> None:
-    follower, pace = LogFollower(session, write), PollInterval(deadline)
-    for _ in beats(pace, "the task"):
-        for task in tasks:
-            follower.follow_task(task)
-        has_output = follower.read()
-        ended = all(task["state"] in TERMINAL_STATES for task in tasks)
-        if not follow_on or (not has_output and ended and follower.is_through()):
-            break
-        tasks = [session.task(task["id"]) for task in tasks]
-    follower.close()

@@ -35,6 +35,7 @@ from controlplane.spec import Fault, InvalidSpec, JobSpec, parse_job
 from controlplane.spec.fields import is_guid
 
 MAX_BATCH = 1_000
+MAX_IDS = 100
 # A task may have a thousand artifacts.
 MAX_TASKS_WITH_ARTIFACTS = 20
 _JOB_LIST = {"type": "array", "maxItems": MAX_BATCH, "items": ref("JobDocument")}
@@ -72,7 +73,10 @@ class Jobs(ApiView):
             parameter("state", "Names of states, separated by commas."),
             parameter("project", "A project that the caller may read, as domain/project."),
             parameter("pool", "Name of the pool."),
+            parameter("id", "Ids of jobs, separated by commas; at most 100."),
             parameter("name", "Name of the jobs."),
+            parameter("guid", "Guid of the jobs: one in each project."),
+            parameter("owner", "Name of the user that submitted the jobs."),
             parameter("label", "key=value; repeat the parameter for more labels.", many=True),
             parameter(
                 "search",
@@ -92,6 +96,9 @@ class Jobs(ApiView):
             states=self.query.states(),
             pool=self.query.text("pool"),
             name=self.query.text("name"),
+            guid=self.query.text("guid"),
+            owner=self.query.text("owner"),
+            ids=self.query.ids("id", most=MAX_IDS),
             labels=self.query.labels(),
             search=self.query.text("search"),
         )

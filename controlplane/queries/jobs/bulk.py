@@ -221,7 +221,11 @@ def _job_filter(action: BulkAction, wanted: BulkFilter, access: Access) -> JobFi
             raise NotFound(f"there is no project {'/'.join(split_project_name(wanted.project))}")
         readable = [place.project_id]
     return JobFilter(
-        readable, wanted.states_for(action), wanted.pool, wanted.name, dict(wanted.labels)
+        readable,
+        wanted.states_for(action),
+        wanted.pool,
+        wanted.name,
+        labels=dict(wanted.labels),
     )
 
 

@@ -12,14 +12,17 @@ from controlplane.queries.search import find_job_ids
 class JobFilter:
     """Filters of listed jobs; an empty field does not filter.
 
-    `readable`: ids of the projects whose jobs the caller may read; None: all. `search`: see
-    `queries.search`.
+    `readable`: ids of the projects whose jobs the caller may read; None: all. `owner`: name of
+    the submitter. `ids`: only these jobs. `search`: see `queries.search`.
     """
 
     readable: Collection[int] | None = None
     states: Sequence[TaskState] = ()
     pool: str | None = None
     name: str | None = None
+    guid: str | None = None
+    owner: str | None = None
+    ids: Collection[int] | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     search: str | None = None
 
@@ -40,6 +43,16 @@ def conditions_of(wanted: JobFilter) -> tuple[list[str], list[Any]]:
     if wanted.name is not None:
         conditions.append("j.name = %s")
         parameters.append(wanted.name)
+    if wanted.guid is not None:
+        # The first condition is that of the index over all projects.
+        conditions.append('lower(j.guid) COLLATE "C" = lower(%s) AND j.guid = %s')
+        parameters += [wanted.guid, wanted.guid]
+    if wanted.owner is not None:
+        conditions.append("j.owner_id = (SELECT id FROM auth_user WHERE username = %s)")
+        parameters.append(wanted.owner)
+    if wanted.ids is not None:
+        conditions.append("j.id = ANY(%s)")
+        parameters.append(sorted(wanted.ids))
     if wanted.search is not None:
         conditions.append("j.id = ANY(%s)")
         parameters.append(find_job_ids(wanted.search.strip(), readable=wanted.readable))

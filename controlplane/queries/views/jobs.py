@@ -27,7 +27,8 @@ _NAMES = tuple((int(state), state.name) for state in TaskState)
 
 
 _COLUMNS = f"""
-j.id, j.guid, j.name, d.name AS domain, p.name AS project, pool.name AS pool, j.band, j.kind,
+j.id, j.guid, j.name, u.username AS owner, d.name AS domain, p.name AS project,
+pool.name AS pool, j.band, j.kind,
 j.state, j.ending_as, j.failure_reason, j.min_available, j.max_task_failures, j.labels,
 j.annotation, j.created_at, j.started_at, j.finished_at, j.settled_at, j.coscheduled,
 j.is_requeuing AS requeuing,
@@ -45,6 +46,7 @@ FROM controlplane_job j
 JOIN controlplane_project p ON p.id = j.project_id
 JOIN controlplane_domain d ON d.id = p.domain_id
 JOIN controlplane_pool pool ON pool.id = j.pool_id
+JOIN auth_user u ON u.id = j.owner_id
 """
 
 

@@ -24,6 +24,7 @@ def a_job(**changes: Any) -> Job:
         "id": 7,
         "guid": None,
         "name": "sweep",
+        "owner": "ann",
         "domain": "default",
         "project": "default",
         "pool": "default",

@@ -98,22 +98,24 @@ def test_artifacts_of_a_task_and_of_an_attempt_are_listed(environment: Api) -> N
     far = entry("far", b"x" * 2048, uri="s3://bucket/far")
     environment.answer(f"GET {TASK}", a_page(entry("model", b"x"), far))
     environment.answer(f"GET {ATTEMPT}", a_page(far))
-    for words in (["5"], ["5", "--task"]):  # there is no job 5
+    environment.answer("GET /api/v1/jobs/7/tasks", a_page(a_task(id=5, group="fit", index=3)))
+    for words in (["5", "--task"], ["7/fit.3"], ["7/3"]):
         shown = [" ".join(line.split()) for line in call("artifacts", *words).stdout.splitlines()]
         assert shown[1:] == [
             f"model 1 B {hashlib.sha256(b'x').hexdigest()[:12]}",
             f"far 2.0 KiB {far['sha256'][:12]} s3://bucket/far",
         ]
     assert json.loads(call("artifacts", UID, "--json").stdout) == [far]
-    shown = call("artifacts", "5", "m*").stdout.splitlines()
+    assert json.loads(call("artifacts", "7/fit.3", "--json").stdout)[1] == far
+    shown = call("artifacts", "--task", "5", "m*").stdout.splitlines()
     assert [line.split()[0] for line in shown] == ["ARTIFACT", "model"]
 
 
 def test_missing_artifacts_are_reported(environment: Api) -> None:
     left(environment)
-    assert "no artifacts" in call("artifacts", "5").stdout
-    assert call("artifacts", "5", "-o", "x").exit_code == 2
-    assert call("artifacts", "6").exit_code == 2
+    assert "no artifacts" in call("artifacts", "--task", "5").stdout
+    assert call("artifacts", "--task", "5", "-o", "x").exit_code == 2
+    assert call("artifacts", "--task", "6").exit_code == 2
 
 
 # ----------------------------------------------------------------------------- downloads
@@ -146,7 +148,7 @@ def test_complete_files_are_not_downloaded_again(environment: Api, tmp_path: Pat
     for name, content in {"a": b"same", "b": b"CHANGED", "c": b"longer and more"}.items():
         (tmp_path / "out").mkdir(exist_ok=True)
         (tmp_path / "out" / name).write_bytes(content)
-    done = call("artifacts", "5", "-o", str(tmp_path / "out"))
+    done = call("artifacts", "--task", "5", "-o", str(tmp_path / "out"))
     assert "3 files, 17 B, 1 of them complete before" in done.stderr
     assert files_in(tmp_path / "out") == {"a": b"same", "b": b"changed", "c": b"longer"}
     assert len(ranges(environment)) == 2
@@ -155,7 +157,7 @@ def test_complete_files_are_not_downloaded_again(environment: Api, tmp_path: Pat
 def test_broken_connection_is_continued(environment: Api, tmp_path: Path) -> None:
     left(environment, model=BIG)
     environment.cuts = [1_000_000, 0, 500_000]
-    assert call("artifacts", "5", "-o", str(tmp_path / "out")).exit_code == 0
+    assert call("artifacts", "--task", "5", "-o", str(tmp_path / "out")).exit_code == 0
     assert files_in(tmp_path / "out") == {"model": BIG}
     starts = [int((found or "bytes=0-")[6:-1]) for found in ranges(environment)]
     assert len(starts) == 4
@@ -175,7 +177,7 @@ def test_partial_file_is_continued(environment: Api, tmp_path: Path) -> None:
     part = partial_of(tmp_path / "model", BIG)
     assert part.name.endswith(".part")
     part.write_bytes(BIG[:777])
-    assert call("artifacts", "5", "-o", str(tmp_path)).exit_code == 0
+    assert call("artifacts", "--task", "5", "-o", str(tmp_path)).exit_code == 0
     assert files_in(tmp_path) == {"model": BIG}
     assert ranges(environment) == ["bytes=777-"]
 
@@ -183,7 +185,7 @@ def test_partial_file_is_continued(environment: Api, tmp_path: Path) -> None:
 def test_complete_partial_file_needs_no_request(environment: Api, tmp_path: Path) -> None:
     left(environment, model=BIG)
     partial_of(tmp_path / "model", BIG).write_bytes(BIG)
-    assert call("artifacts", "5", "-o", str(tmp_path)).exit_code == 0
+    assert call("artifacts", "--task", "5", "-o", str(tmp_path)).exit_code == 0
     assert files_in(tmp_path) == {"model": BIG}
     assert ranges(environment) == []
 
@@ -192,7 +194,7 @@ def test_complete_partial_file_needs_no_request(environment: Api, tmp_path: Path
 def test_wrong_partial_file_is_replaced(environment: Api, tmp_path: Path, wrong: bytes) -> None:
     left(environment, model=BIG)
     partial_of(tmp_path / "model", BIG).write_bytes(wrong)
-    assert call("artifacts", "5", "-o", str(tmp_path)).exit_code == 0
+    assert call("artifacts", "--task", "5", "-o", str(tmp_path)).exit_code == 0
     assert files_in(tmp_path) == {"model": BIG}
     assert ranges(environment)[-1] is None
 
@@ -201,7 +203,7 @@ def test_whole_file_in_response_to_a_range_is_taken(environment: Api, tmp_path: 
     environment.answer(f"GET {TASK}", a_page(entry("model", BIG)))
     environment.answer(f"GET {TASK}/model", BIG)  # regardless of the Range
     partial_of(tmp_path / "model", BIG).write_bytes(b"x" * 777)
-    assert call("artifacts", "5", "-o", str(tmp_path)).exit_code == 0
+    assert call("artifacts", "--task", "5", "-o", str(tmp_path)).exit_code == 0
     assert files_in(tmp_path) == {"model": BIG}
 
 
@@ -213,7 +215,7 @@ def test_wrong_part_in_response_to_a_range_is_refused(
     other = "bytes 5-998/999"
     environment.answer(f"GET {TASK}/model", BIG[5:999], status=206, Content_Range=other)
     partial_of(tmp_path / "model", BIG[:999]).write_bytes(BIG[:77])
-    done = call("artifacts", "5", "-o", str(tmp_path))
+    done = call("artifacts", "--task", "5", "-o", str(tmp_path))
     assert (done.exit_code, "another part" in done.stderr) == (2, True)
     assert list(files_in(tmp_path).values()) == [BIG[:77]]
 
@@ -224,7 +226,7 @@ def test_damaged_artifact_is_not_written_and_the_others_are(
     left(environment, good=b"good", model=b"right", long=b"short", gone=b"x")
     environment.files |= {f"{TASK}/model": b"wrong", f"{TASK}/long": b"longer"}
     del environment.files[f"{TASK}/gone"]
-    done = call("artifacts", "5", "-o", str(tmp_path / "out"))
+    done = call("artifacts", "--task", "5", "-o", str(tmp_path / "out"))
     assert done.exit_code == 2
     first, *lines = done.stderr.splitlines()
     assert "3 of 4 files failed" in first
@@ -234,14 +236,14 @@ def test_damaged_artifact_is_not_written_and_the_others_are(
     assert "SHA-256 differs" in shown[2]
     assert files_in(tmp_path / "out") == {"good": b"good"}
     environment.files |= {f"{TASK}/model": b"right", f"{TASK}/long": b"short", f"{TASK}/gone": b"x"}
-    assert call("artifacts", "5", "-o", str(tmp_path / "out")).exit_code == 0
+    assert call("artifacts", "--task", "5", "-o", str(tmp_path / "out")).exit_code == 0
 
 
 def test_artifacts_kept_elsewhere_are_named(environment: Api, tmp_path: Path) -> None:
     far = entry("far", b"x", uri="s3://bucket/far")
     environment.answer(f"GET {TASK}", a_page(entry("near", b"y"), far))
     environment.files[f"{TASK}/near"] = b"y"
-    done = call("artifacts", "5", "-o", str(tmp_path / "out"))
+    done = call("artifacts", "--task", "5", "-o", str(tmp_path / "out"))
     assert (done.exit_code, "s3://bucket/far" in done.stderr) == (2, True)
     assert files_in(tmp_path / "out") == {"near": b"y"}
     tasks_of_job(environment, a_task(id=5))
@@ -252,10 +254,10 @@ def test_file_that_cannot_be_written_is_named(environment: Api, tmp_path: Path) 
     left(environment, model=b"x")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "model").mkdir()
-    done = call("artifacts", "5", "-o", str(tmp_path / "out"))
+    done = call("artifacts", "--task", "5", "-o", str(tmp_path / "out"))
     assert (done.exit_code, "is a folder" in done.stderr) == (2, True)
     (tmp_path / "file").write_text("")
-    done = call("artifacts", "5", "-o", str(tmp_path / "file" / "below"))
+    done = call("artifacts", "--task", "5", "-o", str(tmp_path / "file" / "below"))
     assert (done.exit_code, "Not a directory" in done.stderr) == (2, True)
 
 
@@ -266,7 +268,7 @@ def test_interrupted_download_is_continued_by_the_same_command(
     environment.cuts = [1_000_000, 1_000_000]
     environment.resume.clear()
     out = tmp_path / "out"
-    words = [sys.executable, "-c", RUN, "artifacts", "5", "-o", str(out)]
+    words = [sys.executable, "-c", RUN, "artifacts", "--task", "5", "-o", str(out)]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         while sum(map(len, files_in(out).values())) < 2 * 700_000:
             assert process.poll() is None
@@ -276,7 +278,7 @@ def test_interrupted_download_is_continued_by_the_same_command(
     assert (process.returncode, shown) == (130, "interrupted\n")
     parts = files_in(out)
     assert {name.rpartition(".")[2] for name in parts} == {"part"}
-    assert call("artifacts", "5", "-o", str(out)).exit_code == 0
+    assert call("artifacts", "--task", "5", "-o", str(out)).exit_code == 0
     assert files_in(out) == {"model": BIG, "other": BIG[::-1]}
     assert {f"bytes={len(content)}-" for content in parts.values()} == set(ranges(environment)[2:])
 
@@ -294,7 +296,7 @@ def test_redirect_is_followed_without_the_token(environment: Api, tmp_path: Path
             f"GET {TASK}/model", b"", status=302, Location=f"{store.url}/bucket/key?signature=s"
         )
         partial_of(tmp_path / "model", BIG).write_bytes(BIG[:777])
-        assert call("artifacts", "5", "-o", str(tmp_path)).exit_code == 0
+        assert call("artifacts", "--task", "5", "-o", str(tmp_path)).exit_code == 0
         assert files_in(tmp_path) == {"model": BIG}
         ((request, query, headers, _),) = store.requests
         assert (request, query) == ("GET /bucket/key", "signature=s")
@@ -315,7 +317,7 @@ def test_bad_redirect_is_refused(
     left(environment, model=BIG)
     environment.files.clear()
     environment.answer(f"GET {TASK}/model", b"", status=302, Location=location)
-    done = call("artifacts", "5", "-o", str(tmp_path / "out"))
+    done = call("artifacts", "--task", "5", "-o", str(tmp_path / "out"))
     assert (done.exit_code, text in done.stderr) == (2, True)
     assert files_in(tmp_path) == {}
 
@@ -331,7 +333,7 @@ def test_unreachable_store_is_named_instead_of_the_api(
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         location = f"{url}/bucket/key?signature=secret"
         environment.answer(f"GET {TASK}/model", b"", status=307, Location=location)
-        done = call("artifacts", "5", "-o", str(tmp_path))
+        done = call("artifacts", "--task", "5", "-o", str(tmp_path))
     assert done.exit_code == 2
     assert f"no valid response from {url}: connection refused" in done.stderr
     assert "secret" not in done.stderr
@@ -345,7 +347,7 @@ def test_refusal_of_the_store_names_its_host_only(environment: Api, tmp_path: Pa
         location = f"{store.url}/bucket/key?signature=secret"
         environment.answer(f"GET {TASK}/model", b"", status=307, Location=location)
         store.answer("GET /bucket/key", b"<Error/>", status=403)
-        done = call("artifacts", "5", "-o", str(tmp_path / "out"))
+        done = call("artifacts", "--task", "5", "-o", str(tmp_path / "out"))
         assert done.exit_code == 2
         assert f"HTTP 403 from {store.url} [403]" in done.stderr
         assert "secret" not in done.stderr
@@ -378,12 +380,12 @@ def test_unsafe_name_is_refused_before_anything_is_written(
     environment.answer(f"GET {TASK}", a_page(entry("good", b"x"), entry(name, b"x")))
     tasks_of_job(environment, a_task(id=5))
     out = str(tmp_path / "out")
-    for words in (["artifacts", "5", "-o", out], ["cp", "7:0:", out]):
+    for words in (["artifacts", "--task", "5", "-o", out], ["cp", "7:0:", out]):
         done = call(*words)
         assert (done.exit_code, "not safe as a path" in done.stderr) == (2, True)
         assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
-    assert call("artifacts", "5").exit_code == 0, "it is listed, escaped"
+    assert call("artifacts", "--task", "5").exit_code == 0, "it is listed, escaped"
 
 
 @pytest.mark.parametrize("group", ["..", "a/../..", "", "/etc"])
@@ -403,7 +405,7 @@ def test_symbolic_links_are_not_followed(environment: Api, tmp_path: Path) -> No
     (out / "link").symlink_to(outside / "file")
     (out / "folder").symlink_to(outside / "folder")
     partial_of(out / "fresh", b"new").symlink_to(outside / "file")
-    done = call("artifacts", "5", "-o", str(out))
+    done = call("artifacts", "--task", "5", "-o", str(out))
     assert (done.exit_code, "3 of 3 files failed" in done.stderr) == (2, True)
     assert files_in(outside) == {"file": b"precious"}
     assert (out / "link").is_symlink()
@@ -413,7 +415,7 @@ def test_destination_itself_may_be_a_link_to_a_folder(environment: Api, tmp_path
     left(environment, a=b"x")
     (tmp_path / "real").mkdir()
     (tmp_path / "out").symlink_to(tmp_path / "real")
-    assert call("artifacts", "5", "-o", str(tmp_path / "out")).exit_code == 0
+    assert call("artifacts", "--task", "5", "-o", str(tmp_path / "out")).exit_code == 0
     assert files_in(tmp_path / "real") == {"a": b"x"}
 
 
@@ -422,7 +424,7 @@ def test_two_artifacts_for_one_file_are_refused(environment: Api, tmp_path: Path
     for other in ("a", part):
         environment.answers.clear()
         environment.answer(f"GET {TASK}", a_page(entry("a", b"x"), entry(other, b"y")))
-        done = call("artifacts", "5", "-o", str(tmp_path / "out"))
+        done = call("artifacts", "--task", "5", "-o", str(tmp_path / "out"))
         assert (done.exit_code, "two artifacts" in done.stderr) == (2, True)
     assert list(tmp_path.iterdir()) == []
 
@@ -431,7 +433,7 @@ def test_long_names_have_partial_files_too(environment: Api, tmp_path: Path) -> 
     name = "ü" * 127
     environment.answer(f"GET {TASK}", a_page(entry(name, b"x")))
     environment.files[f"{TASK}/{quote(name)}"] = b"x"
-    assert call("artifacts", "5", "-o", str(tmp_path)).exit_code == 0
+    assert call("artifacts", "--task", "5", "-o", str(tmp_path)).exit_code == 0
     assert files_in(tmp_path) == {name: b"x"}
 
 
@@ -511,16 +513,17 @@ def test_cp_to_standard_output(environment: Api) -> None:
 @pytest.mark.parametrize(
     ("source", "text"),
     [
-        ("model", "expected JOB:TASK:NAME"),
-        ("7:model", "expected JOB:TASK:NAME"),
-        ("x:0:model", "expected JOB:TASK:NAME"),
-        ("7:fit:model", "expected JOB:TASK:NAME"),
+        ("model", "expected JOB/GROUP.INDEX:NAME"),
+        ("7:model", "expected JOB/GROUP.INDEX:NAME"),
+        ("x:0:model", "there is no job with the name or guid"),
+        ("7:fit:model", "expected JOB/GROUP.INDEX:NAME"),
         ("7:3:none", "no such artifact"),
         ("7:3:mode", "no such artifact"),
         ("7:3:mod*/x", "no such artifact"),
     ],
 )
 def test_cp_refuses_a_wrong_source(copied: Api, tmp_path: Path, source: str, text: str) -> None:
+    copied.answer("GET /api/v1/jobs", a_page())
     done = call("cp", source, str(tmp_path / "it"))
     assert (done.exit_code, text in done.stderr) == (2, True)
     assert list(tmp_path.iterdir()) == []

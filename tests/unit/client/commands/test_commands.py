@@ -138,7 +138,8 @@ def test_run_submits_follows_the_logs_and_exits_with_0(environment: Api) -> None
         "run", "repo/busybox:1", "--cpu", "0.5", "--memory", "64Mi", "--env", "A=b=c",
         "--timeout", "60", "--", "sh", "-c", "echo out",
     )  # fmt: skip
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "out\n", "err\n")
+    assert (result.exit_code, result.stdout) == (0, "out\n")
+    assert result.stderr == "job 7 (sweep)\nerr\n"
     sent = environment.requests[0][3]
     assert sent.pop("name").startswith("busybox-")
     assert sent == {
@@ -251,12 +252,13 @@ def test_logs_of_an_attempt(environment: Api) -> None:
     assert json.loads(result.stdout) == [{"task": UID, "stream": "stdout", "line": "half a li"}]
 
 
-def test_id_that_is_not_a_job_is_used_as_a_task_id(environment: Api) -> None:
+def test_number_is_a_task_only_with_the_option(environment: Api) -> None:
     environment.answer("GET /api/v1/tasks/70", a_task())
     environment.answer("GET /api/v1/tasks/70/explain", {"task": 70, "text": "lacks 2 cores"})
-    result = call("explain", "70")
+    assert "[404]" in call("explain", "70").stderr
+    result = call("explain", "--task", "70")
     assert "lacks 2 cores" in result.stdout
-    assert json.loads(call("explain", "70", "--json").stdout)["task"] == 70
+    assert json.loads(call("explain", "--task", "70", "--json").stdout)["task"] == 70
 
 
 def test_explain_of_a_job_explains_one_pending_task_per_group(environment: Api) -> None:

@@ -86,14 +86,15 @@ def test_history_beyond_the_limit_is_marked_as_left_out(environment: Api) -> Non
     assert environment.requests[0][1] == "merged=false&limit=2"
 
 
-def test_id_that_is_not_a_job_is_used_as_a_task_id(environment: Api) -> None:
+def test_task_is_selected_by_its_id_only_with_the_option(environment: Api) -> None:
     environment.answer("GET /api/v1/tasks/70", a_task())
     environment.answer("GET /api/v1/tasks/70/history", a_page(a_change(first_at=AT)))
-    for words in (("70",), ("70", "--task")):
-        assert "placed on a cell" in call("history", *words).stdout
+    assert "placed on a cell" in call("history", "70", "--task").stdout
+    assert "[404]" in call("history", "70").stderr
 
 
 def test_uid_shows_the_history_of_an_attempt(environment: Api) -> None:
+    environment.answer(f"GET /api/v1/attempts/{UID}", {"uid": UID})
     environment.answer(f"GET /api/v1/attempts/{UID}/history", a_page(a_change()))
     assert "placed on a cell" in call("history", UID).stdout
     assert call("history", "4711").exit_code == 2
