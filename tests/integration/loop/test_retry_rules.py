@@ -100,6 +100,16 @@ def test_api_shows_the_rule_of_task_and_attempt(loop: Loop) -> None:
     assert (shown["retry_rule"], shown["failure_reason"]) == (4, "exit status 9")
 
 
+def test_pending_reason_names_the_rule_that_retries(loop: Loop) -> None:
+    cell = loop.cell()
+    job = ruled(loop)
+    exits(cell, place_again(loop, job), 75)
+    task = get_task(loop.tasks(job)[0].pk, now=clock.now())
+    assert task["pending_reason"]["code"] == "backing_off"
+    text = "before it is tried again (retried by rule 1 of on_exit)"
+    assert task["pending_reason"]["text"].endswith(text)
+
+
 def test_doubled_and_late_reports_decide_once(loop: Loop) -> None:
     cell = loop.cell()
     job = ruled(loop)
