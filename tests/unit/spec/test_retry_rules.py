@@ -1,4 +1,4 @@
-"""`on_exit` of a group: what a rule may say, and the fault of each that says something else."""
+"""`on_exit` of a group: the rules that are accepted, and the fault of each other one."""
 
 from typing import Any
 
