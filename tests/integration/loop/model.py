@@ -383,7 +383,7 @@ class Jobs:
 
 
 def rule_of(rules: list[dict[str, Any]], reason: str, code: int | None) -> int | None:
-    """The number of the first rule of which all that it says is true."""
+    """The number of the first rule whose conditions all hold."""
     for number, rule in enumerate(rules, 1):
         has_code = "codes" not in rule or code in rule["codes"]
         if has_code and rule.get("reason", reason) == reason:
