@@ -41,6 +41,13 @@ ROWS = (
         "is retried while the counter does not exceed the limit",
     ),
     Row(
+        "S0.3",
+        "test_s0_3_retry_rules.py",
+        "AWS Batch, Kubernetes",
+        "retry rules of a group: the first that matches exit status and reason of a failure "
+        "retries the task within the budgets, or fails it; no rule applies to lost cells",
+    ),
+    Row(
         "S0.4",
         "test_s0_4_job_failures.py",
         "Iris",

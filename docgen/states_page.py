@@ -166,6 +166,9 @@ def _changes() -> list[str]:
         "Where a task becomes one of two states: PENDING while the budget lasts, then the other."
         " *Free*: charged to no budget.",
         table(("from", "event", "task becomes", "attempt becomes", "budget", "then"), rows),
+        "The [retry rules](job-spec.md#retry-rules) of the group may decide on failures of the task"
+        " and of the system: FAILED at\nonce, or PENDING also after a permanent failure, and from"
+        " the failure budget when the system budget is used up.",
         "An *at most once* task does not become PENDING when its attempt ends, regardless of its"
         " budgets, unless its cell reports\nthat its container was never created. Its order does"
         " not expire.",

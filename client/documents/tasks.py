@@ -41,6 +41,7 @@ class Task(TypedDict):
     failure_reason: str
     failure_kind: str | None
     exit_code: int | None
+    retry_rule: int | None
     result: str | None
     result_truncated: bool
     annotation: str
@@ -75,6 +76,7 @@ class Attempt(TypedDict):
     container_id: str | None
     addresses: dict[str, str]
     exit_code: int | None
+    retry_rule: int | None
     failure_kind: str | None
     failure_reason: str
     usage: dict[str, Any] | None

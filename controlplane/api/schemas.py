@@ -220,6 +220,7 @@ class Task(ResponseModel):
     failure_reason: str
     failure_kind: Literal["user", "system", "outside"] | None
     exit_code: int | None
+    retry_rule: int | None = Field(description="That of its newest attempt.")
     result: str | None
     result_truncated: bool
     annotation: str
@@ -355,6 +356,9 @@ class Attempt(ResponseModel):
     container_id: str | None
     addresses: dict[str, str] = Field(description="host:port of each published port, by name.")
     exit_code: int | None
+    retry_rule: int | None = Field(
+        description="Number of the rule of `on_exit` that decided on its end, from 1; null: none."
+    )
     failure_kind: str | None
     failure_reason: str
     usage: dict[str, Any] | None
@@ -392,38 +396,6 @@ class TaskArtifacts(ResponseModel):
     index: int
     attempt: UUID | None
     artifacts: list[Artifact]
-
-
-class CacheOrigin(ResponseModel):
-    """The task that populated an entry of the cache. Its job may be deleted.
-
-    Its ids and submitter are null if the caller may not read the project that populated the entry.
-    """
-
-    job: int | None
-    task: int | None
-    attempt_uid: UUID | None
-    submitter: str | None = Field(description="Null if the user is deleted.")
-    populated_at: datetime
-
-
-class CacheEntry(ResponseModel):
-    """A result in the cache. In lists, `result` and `outputs` are null."""
-
-    id: int
-    key: str
-    scope: Literal["project", "domain"]
-    domain: str
-    project: str | None = Field(
-        description="The project of the task that populated it; null if the caller may not read it."
-    )
-    origin: CacheOrigin
-    hits: int
-    used_at: datetime = Field(description="Its population or its last hit.")
-    size_bytes: int = Field(description="Size of the result and all outputs.")
-    outputs_count: int
-    result: str | None
-    outputs: list[Artifact] | None
 
 
 class Change(ResponseModel):

@@ -67,6 +67,11 @@ class Attempt(models.Model):
     charge = models.PositiveIntegerField(
         default=0, help_text="Amount charged to the budget: 1, or the rest of the budget plus 1."
     )
+    retry_rule = models.PositiveSmallIntegerField(
+        null=True,
+        blank=True,
+        help_text="Number of the retry rule of its group that decided on its end, from 1.",
+    )
     start_before = models.DateTimeField()
     stop_reason = models.CharField(max_length=32, default="", blank=True)
     stop_forced_at = models.DateTimeField(

@@ -364,6 +364,11 @@ class TaskGroup(models.Model):
         default=False,
         help_text="Whether permanent failures are also retried.",
     )
+    retry_rules = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="The retry rules of its tasks (`on_exit`); empty: it has none.",
+    )
     at_most_once = models.BooleanField(
         default=False, help_text="Whether a task is not retried once it may have had a container."
     )

@@ -1,5 +1,6 @@
 """Load tasks with their budgets and current attempts for decisions."""
 
+import json
 from collections.abc import Sequence
 from functools import lru_cache
 from types import MappingProxyType
@@ -8,6 +9,7 @@ from uuid import UUID
 
 from controlplane.contract.states import STATE_OF
 from controlplane.domain.state.facts import AttemptFacts, TaskFacts
+from controlplane.domain.state.retry_rules import RetryRule, read_rules
 from controlplane.domain.state.states import Exclusive
 from controlplane.domain.state.transitions import Counters, RetryLimits
 from controlplane.queries.sql import rows
@@ -20,7 +22,7 @@ SELECT t.id, t.group_id, t.job_id, t.state,
        a.uid, a.cell_id, a.incarnation, a.state, a.phase, a.report_seq, a.created_at,
        a.start_before, a.started_at, a.released_at, a.releasable_at,
        a.stop_forced_at IS NOT NULL, a.phase_number, g.at_most_once, g.exclusive,
-       g.timeout_is_lifetime, t.avoid_cell_ids
+       g.timeout_is_lifetime, t.avoid_cell_ids, g.retry_rules::text
 FROM controlplane_task t
 JOIN controlplane_taskgroup g ON g.id = t.group_id
 LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid AND a.task_id = t.id
@@ -56,6 +58,11 @@ _counters = lru_cache(maxsize=1024)(Counters)
 _limits = lru_cache(maxsize=1024)(RetryLimits)
 
 
+@lru_cache(maxsize=1024)
+def _retry_rules(text: str | None) -> tuple[RetryRule, ...]:
+    return () if text is None else read_rules(json.loads(text))
+
+
 def _task_facts(row: tuple[Any, ...]) -> TaskFacts:
     return TaskFacts(
         task_id=row[0],
@@ -69,6 +76,7 @@ def _task_facts(row: tuple[Any, ...]) -> TaskFacts:
         exclusive=_EXCLUSIVE[row[28]],
         timeout_is_lifetime=row[29],
         avoid_cell_ids=tuple(row[30] or ()),
+        retry_rules=_retry_rules(row[31]),
     )
 
 

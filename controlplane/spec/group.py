@@ -30,7 +30,15 @@ from controlplane.spec.files import (
     SecretName,
     Tmpfs,
 )
-from controlplane.spec.parts import Cache, GroupDependency, Input, Resources, Retries
+from controlplane.spec.parts import (
+    MAX_RETRY_RULES,
+    Cache,
+    GroupDependency,
+    Input,
+    Resources,
+    Retries,
+    RetryRuleSpec,
+)
 from controlplane.spec.placing import Constraints, PlacementTags
 from controlplane.spec.services import HealthCheck, Limit, Ports
 
@@ -108,6 +116,11 @@ class GroupFields(Defaults):
     env: dict[EnvName, str] = Field(default={}, max_length=MAX_ENV)
     secrets: list[Secret] = Field(default=[], max_length=MAX_SECRETS)
     resources: Resources = Resources()
+    on_exit: list[RetryRuleSpec] = Field(
+        default=[],
+        max_length=MAX_RETRY_RULES,
+        description="Retry rules: the first that matches a failed attempt decides on a retry.",
+    )
     inputs: list[Input] = Field(default=[], max_length=MAX_INPUTS)
     outputs: list[Output] = Field(default=[], max_length=MAX_OUTPUTS)
     checkpoint_path: TargetPath | None = Field(

@@ -22,6 +22,7 @@ from controlplane.spec.faults import (
 )
 from controlplane.spec.group import Defaults, TaskGroupSpec
 from controlplane.spec.job import JobFields, JobSpec, ShortJob
+from controlplane.spec.parts import RetryRuleSpec
 from controlplane.spec.rules import find_faults
 
 M = TypeVar("M", bound=BaseModel)
@@ -112,9 +113,13 @@ def json_schema() -> dict[str, Any]:
 
 def _read_errors(error: ValidationError, known_fields: Mapping[str, str]) -> list[Fault]:
     errors = error.errors(include_url=False, include_input=False)
-    return [read_fault(item, known_fields) for item in errors[:MAX_FAULTS]]
+    return [
+        read_fault(item, _IN_RETRY_RULE if "on_exit" in item["loc"][:-1] else known_fields)
+        for item in errors[:MAX_FAULTS]
+    ]
 
 
+_IN_RETRY_RULE = dict.fromkeys(RetryRuleSpec.model_fields, "in a rule of on_exit")
 _AT_TOP = dict.fromkeys(JobFields.model_fields.keys() - Defaults.model_fields.keys(), "at the top")
 _IN_GROUP = dict.fromkeys(
     TaskGroupSpec.model_fields.keys() - Defaults.model_fields.keys() - {"name", "depends_on"},

@@ -1,8 +1,16 @@
 """The parts of a job and of its groups: resources, inputs, dependencies, retries."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
 
 from controlplane.spec.fields import (
     MAX_COUNT,
@@ -94,6 +102,68 @@ class Retries(Model):
     system: int = Field(
         default=3, ge=0, le=MAX_COUNT, description="Consecutive failures of engine or registry."
     )
+
+
+MAX_RETRY_RULES = 16
+MAX_EXIT_CODES = 64
+
+RuledReason = Literal[
+    "exit_status",
+    "out_of_memory",
+    "image_error",
+    "command_error",
+    "user_error",
+    "input_corrupt",
+    "system_failure",
+    "build_timeout",
+]
+_SHORT_REASONS = {"oom": "out_of_memory"}
+
+
+def _whole_reason(value: Any) -> Any:
+    return _SHORT_REASONS.get(value, value) if isinstance(value, str) else value
+
+
+def _check_codes(codes: list[int]) -> list[int]:
+    repeated = [code for place, code in enumerate(codes) if code in codes[:place]]
+    if repeated:
+        raise ValueError(f"has {repeated[0]} twice")
+    return codes
+
+
+ExitCodes = Annotated[
+    list[Annotated[int, Field(ge=1, le=255)]],
+    Field(min_length=1, max_length=MAX_EXIT_CODES),
+    AfterValidator(_check_codes),
+]
+
+
+class RetryRuleSpec(Model):
+    """A rule about failed attempts: it applies if exit code and reason are as in the rule."""
+
+    codes: ExitCodes | None = Field(default=None, description="Exit codes; absent: any end.")
+    reason: Annotated[
+        RuledReason | None,
+        BeforeValidator(_whole_reason),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "string", "enum": [*get_args(RuledReason), *_SHORT_REASONS]},
+                    {"type": "null"},
+                ]
+            }
+        ),
+    ] = Field(default=None, description="Reason of the end; absent: any. oom is out_of_memory.")
+    do: Literal["retry", "fail"] = Field(
+        description="retry: within retries.failure, also if the failure is permanent. fail: no"
+        " further attempt."
+    )
+
+    @model_validator(mode="after")
+    def _check_conditions(self) -> Self:
+        if self.codes is None and self.reason is None:
+            raise ValueError("must have codes, reason or both")
+        return self
 
 
 class GroupResult(Model):

@@ -70,6 +70,7 @@ def _rules_of_group(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
         yield ("min_available",), f"must be at most replicas, which is {group.replicas}"
     if job.runs_at_most_once(group) and job.retries_of(group).failure > 0:
         yield ("retries", "failure"), "must be 0 with delivery at_most_once"
+    yield from _check_retry_rules(job, group)
     if job.coscheduled and group.dependencies():
         text = "groups of a coscheduled job start together: they cannot wait for each other"
         yield ("depends_on",), text
@@ -78,6 +79,19 @@ def _rules_of_group(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
     yield from _check_cache(job, group)
     yield from _check_files(group)
     yield from _check_streams(group)
+
+
+def _check_retry_rules(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
+    """Yield retry rules that could never have an effect."""
+    if group.on_exit and job.kind == "inference":
+        yield ("on_exit",), "is not supported for a job of kind inference, which is restarted"
+        return
+    for position, rule in enumerate(group.on_exit):
+        place: Place = ("on_exit", position, "do")
+        if rule.do == "retry" and job.runs_at_most_once(group):
+            yield place, "must be fail with delivery at_most_once"
+        elif rule.do == "retry" and job.retries_of(group).failure == 0:
+            yield place, "retries within retries.failure, which is 0: set it to at least 1"
 
 
 def _check_cache(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:

@@ -49,10 +49,12 @@ def follow(
     *,
     ran: float = 0.0,
     once: bool = False,
+    rule: str = "",
 ) -> Course | None:
     """Return the change that the text defines; None: it defines none, so it must be refused.
 
-    `limits`: failure, preemption, system. `once`: it is not to be tried again in any case.
+    `limits`: failure, preemption, system. `once`: it is not to be tried again in any case. `rule`:
+    "retry" or "fail", if a retry rule matches.
     """
     used = broken_rows(used, event, ran)
     if state is S.PENDING:
@@ -85,7 +87,25 @@ def follow(
             "preemption",
             charge,
         )
+    if event in (Event.USER_FAILED, Event.SYSTEM_FAILED) and rule:
+        return _by_rule(state, event, used, limits, once, rule)
     return _try_again(state, event, used, limits, once)
+
+
+def _by_rule(
+    state: S, event: Event, used: Used, limits: tuple[int, int, int], once: bool, rule: str
+) -> Course | None:
+    """A rule that fails ends the task at once. One that retries never makes more attempts after
+    failures than the failure budget has, but retries what no other budget would.
+    """
+    plain = _try_again(state, event, used, limits, once)
+    assert plain is not None
+    if rule == "fail":
+        return replace(plain, task=S.FAILED)
+    if plain.task is S.PENDING or once or used.failure >= limits[0]:
+        return plain
+    used = replace(used, failure=used.failure + 1)
+    return Course(S.PENDING, S.FAILED, used, "failure", 1)
 
 
 def _try_again(

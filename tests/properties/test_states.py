@@ -18,7 +18,14 @@ from controlplane.domain.state.gangs import (
     with_placed,
 )
 from controlplane.domain.state.rollup import GroupTally, JobTally, job_state
-from controlplane.domain.state.states import ACTIVE, JOB_STATES, TERMINAL, Reason, RetryBudget
+from controlplane.domain.state.states import (
+    ACTIVE,
+    JOB_STATES,
+    TERMINAL,
+    Reason,
+    RetryAction,
+    RetryBudget,
+)
 from controlplane.domain.state.task_changes import ChangeCause, change_task
 from controlplane.domain.state.transitions import (
     HEALTHY_RUN_SECONDS,
@@ -63,9 +70,16 @@ def test_table_matches_its_restatement(state: S, event: Event) -> None:
     refusals = (0, 1, 3, 4, 5)
     for counts in product(COUNTS, COUNTS, COUNTS, COUNTS, refusals):
         used = (*counts, counts[0])  # as many crashes as failures: the two are independent
-        for limit, ran, once in product((0, 1, 2), (0.0, HEALTHY_RUN_SECONDS), (False, True)):
+        rans, actions = (0.0, HEALTHY_RUN_SECONDS), (None, *RetryAction)
+        for limit, ran, once, action in product((0, 1, 2), rans, (False, True), actions):
             wanted = text.follow(
-                state, event, text.Used(*used), (limit, limit, limit), ran=ran, once=once
+                state,
+                event,
+                text.Used(*used),
+                (limit, limit, limit),
+                ran=ran,
+                once=once,
+                rule=action or "",
             )
             assert (wanted is not None) == is_legal(state, event)
             if wanted is None:
@@ -77,6 +91,7 @@ def test_table_matches_its_restatement(state: S, event: Event) -> None:
                 limits=RetryLimits(limit, limit, limit),
                 ran_seconds=ran,
                 is_final=once,
+                action=action,
             )
             assert (found.task, found.attempt) == (wanted.task, wanted.attempt)
             assert (found.charged or "", found.charge) == (wanted.charged, wanted.charge)

@@ -25,7 +25,8 @@ def check_ends(world: World) -> list[str]:
     for job in ends:
         if job.body.get("coscheduled") and not job.is_kept:
             wrong += _check_gang(job)
-    return [*wrong, *_ended_without_cause(), *_given_up_too_early(world), *_given_up_unheard()]
+    too_early = [*_given_up_too_early(world), *_given_up_unheard()]
+    return [*wrong, *_ended_without_cause(), *too_early, *_tried_against_a_rule()]
 
 
 def _check_end(
@@ -89,6 +90,7 @@ def _given_up_too_early(world: World) -> list[str]:
         JOIN controlplane_taskgroup g ON g.id = t.group_id
         JOIN controlplane_attempt a ON a.uid = t.attempt_uid
         WHERE t.state = %s AND a.charged = 'failure'
+          AND NOT COALESCE(g.retry_rules @> '[{"do": "fail"}]', false)
         """,
         [int(S.FAILED)],
     )
@@ -98,6 +100,19 @@ def _given_up_too_early(world: World) -> list[str]:
         for task_id, retries in found
         if failed[task_id] <= retries
     ]
+
+
+def _tried_against_a_rule() -> list[str]:
+    """A rule that fails leaves no second failure of a task; drawn ones match any exit status."""
+    found = rows(
+        """
+        SELECT a.task_id, count(*) FROM controlplane_attempt a
+        JOIN controlplane_taskgroup g ON g.id = a.group_id
+        WHERE g.retry_rules @> '[{"do": "fail"}]' AND a.charged = 'failure'
+        GROUP BY a.task_id HAVING count(*) > 1
+        """
+    )
+    return [f"task {task_id} failed {count} times against a rule" for task_id, count in found]
 
 
 def _given_up_unheard() -> list[str]:

@@ -156,6 +156,22 @@ def fails(rng: Random, name: str) -> Submitted:
     return Submitted(0.0, body, frozenset({S.FAILED}))
 
 
+def _fails_by_a_rule(rng: Random, name: str) -> Submitted:
+    """A rule ends each task with its first failure, though retries are left."""
+    rules = [{"codes": [75], "do": "retry"}, {"reason": "exit_status", "do": "fail"}]
+    group = group_of(rng, "main", [*sleep(rng, 8.0), "exit", "3"], on_exit=rules)
+    return Submitted(0.0, job_of(name, [group], retries={"failure": 3}), frozenset({S.FAILED}))
+
+
+def _retried_by_a_rule(rng: Random, name: str) -> Submitted:
+    """A rule retries what fails at first."""
+    failures, rules = rng.randint(1, 2), [{"codes": [1], "do": "retry"}]
+    words = [*sleep(rng, 8.0), "fail-first", str(failures)]
+    group = group_of(rng, "main", words, on_exit=rules)
+    body = job_of(name, [group], retries={"failure": failures})
+    return Submitted(0.0, body, frozenset({S.SUCCEEDED}))
+
+
 def _fails_in_the_system(rng: Random, name: str) -> Submitted:
     group = group_of(rng, "main", ["fail-system"])
     body = job_of(name, [group], retries={"system": rng.randint(0, 1)})
@@ -247,6 +263,8 @@ _KINDS: tuple[Callable[[Random, str], Submitted], ...] = (
     succeeds,
     succeeds_at_last,
     fails,
+    _fails_by_a_rule,
+    _retried_by_a_rule,
     _fails_in_the_system,
     vanishes,
     _overruns,

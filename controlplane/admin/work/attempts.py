@@ -224,6 +224,7 @@ class AttemptAdmin(ReadOnlyAdmin):
             ("exit code", _exit_code(obj)),
             ("failure kind", obj.failure_kind),
             ("charged to budget", obj.charged),
+            ("retry rule", _retry_rule(obj)),
             ("created", instant(obj.created_at)),
             ("start", instant(obj.started_at)),
             ("end", instant(obj.finished_at)),
@@ -319,6 +320,16 @@ class AttemptAdmin(ReadOnlyAdmin):
 
 def _pairs(mapping: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in mapping.items())
+
+
+def _retry_rule(attempt: Attempt) -> str:
+    """Return the rule of the group that decided on the end: `rule 2 of on_exit: fail`."""
+    number, rules = attempt.retry_rule, attempt.group.retry_rules or []
+    if number is None or number > len(rules):
+        return ""
+    rule = rules[number - 1]
+    conditions = [f"{name} {rule[name]}" for name in ("codes", "reason") if name in rule]
+    return f"rule {number} of on_exit ({', '.join(conditions)}): {rule['do']}"
 
 
 def attempt_rows(attempts: Iterable[Attempt]) -> list[tuple[Any, ...]]:

@@ -7,10 +7,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane import clock
-from controlplane.api import schemas
 from controlplane.api.base import ApiView
 from controlplane.api.openapi import ONLY_PROJECT, Operation, parameter
 from controlplane.api.walls import check_change, check_project, select_project
+from controlplane.api.work import cache_schemas
 from controlplane.commands.cache.operate import evict_entry
 from controlplane.queries.views import cache
 
@@ -24,7 +24,7 @@ _SCOPE = parameter("scope", "project (default), or domain: of entries that the d
 class CacheEntries(ApiView):
     """Entries of the result cache that are not evicted."""
 
-    document = schemas.CacheEntry
+    document = cache_schemas.CacheEntry
     lookup_field = "key"
     lookup_value_converter = "cache_key"
 

@@ -204,6 +204,15 @@ def _insert_groups(
         "retries_preemption": ("int", [group.retries[1] for group in plain]),
         "retries_system": ("int", [group.retries[2] for group in plain]),
         "retry_permanent": ("bool", [group.retry_permanent for group in plain]),
+        "retry_rules": (
+            "jsonb",
+            [
+                json.dumps([rule.as_dict() for rule in group.retry_rules])
+                if group.retry_rules
+                else None
+                for group in plain
+            ],
+        ),
         "at_most_once": ("bool", [group.at_most_once for group in plain]),
         "exclusive": ("text", [group.exclusive.value for group in plain]),
         "timeout_seconds": ("float8", [group.timeout_seconds for group in plain]),

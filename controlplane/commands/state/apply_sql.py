@@ -60,7 +60,7 @@ _ATTEMPT_COLUMNS = (
     " text, message text, result text, result_truncated boolean, usage text, started_at"
     " timestamptz, finished_at timestamptz, release text, stop_reason text, stop_force boolean,"
     " at timestamptz, charge integer, releasable_at timestamptz, details text, phase_number"
-    " smallint"
+    " smallint, retry_rule smallint"
 )
 ATTEMPT_FIELDS = tuple(column.split()[0] for column in _ATTEMPT_COLUMNS.split(","))
 """The fields of `ChangeAttempt` that `CHANGE_ATTEMPTS` takes, and `at`."""
@@ -72,6 +72,7 @@ UPDATE controlplane_attempt a SET
                        THEN i.at ELSE a.state_since END,
     charged = COALESCE(i.charged, a.charged),
     charge = a.charge + i.charge,
+    retry_rule = COALESCE(a.retry_rule, i.retry_rule),
     releasable_at = COALESCE(a.releasable_at, i.releasable_at),
     report_seq = COALESCE(i.report_seq, a.report_seq),
     phase = COALESCE(i.phase, a.phase),

@@ -1,5 +1,6 @@
 """Invariants of tasks and their attempts: ownership, charges, order."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,6 +12,7 @@ from controlplane.domain.integrity.invariant import Finding, Repair, invariant
 from controlplane.domain.integrity.rows import AttemptRecord, IntegrityRows, TaskRecord
 from controlplane.domain.state.effects import ChangeTask
 from controlplane.domain.state.facts import TaskFacts
+from controlplane.domain.state.retry_rules import read_rules
 from controlplane.domain.state.states import (
     ACTIVE,
     ATTEMPT_STATES,
@@ -18,6 +20,7 @@ from controlplane.domain.state.states import (
     Exclusive,
     Reason,
     ReleaseKind,
+    RetryAction,
 )
 from controlplane.domain.state.task_changes import ChangeCause, change_task
 from controlplane.domain.state.transitions import Event
@@ -280,3 +283,26 @@ def strict_not_lost(rows: IntegrityRows) -> Iterator[Finding]:
         strict = group is not None and group.exclusive == Exclusive.STRICT
         if strict and attempt.release_kind == ReleaseKind.CELL_LOST:
             yield Finding(attempt, "strictly exclusive, but released by a loss")
+
+
+@invariant(
+    16,
+    "An attempt on whose end a retry rule decided is FAILED, its group has that rule with the same"
+    " reason or none, and after a rule that fails the task is FAILED with this last attempt.",
+    upheld_by="domain.state.task_changes",
+)
+def ruled_by_a_rule(rows: IntegrityRows) -> Iterator[Finding]:
+    for attempt in rows.attempts:
+        group = rows.group_of.get(attempt.group_id)
+        if attempt.retry_rule is None or group is None:
+            continue
+        number, rules = attempt.retry_rule, read_rules(json.loads(group.retry_rules or "[]"))
+        if attempt.state is not S.FAILED or not 0 < number <= len(rules):
+            yield Finding(attempt, f"{attempt.state.name} by rule {number} of {len(rules)}")
+            continue
+        rule, task = rules[number - 1], rows.task_of.get(attempt.task_id)
+        if rule.reason is not None and rule.reason != attempt.reason:
+            yield Finding(attempt, f"rule {number} is about {rule.reason}, not {attempt.reason}")
+        is_ended = task is None or (task.state, task.attempt_uid) == (S.FAILED, attempt.uid)
+        if rule.action is RetryAction.FAIL and task is not None and not is_ended:
+            yield Finding(attempt, f"rule {number} fails its task, which is {task.state.name}")

@@ -44,7 +44,10 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """A group; `counts[n]` is the stored number of its tasks in state n."""
+    """A group; `counts[n]` is the stored number of its tasks in state n.
+
+    `retry_rules`: its rules in JSON.
+    """
 
     id: int
     job_id: int
@@ -60,6 +63,7 @@ class GroupRecord:
     retries_system: int
     at_most_once: bool
     exclusive: str
+    retry_rules: str | None = None
 
     def __str__(self) -> str:
         return f"group {self.id} ({self.name})"
@@ -142,6 +146,8 @@ class AttemptRecord:
     finished_at: datetime | None
     released_at: datetime | None
     release_kind: str
+    reason: str = ""
+    retry_rule: int | None = None
 
     def __str__(self) -> str:
         return f"attempt {self.uid}"

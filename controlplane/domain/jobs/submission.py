@@ -11,8 +11,10 @@ from controlplane.domain.cache.policy import CachePolicy
 from controlplane.domain.constraints import Constraint, Operator
 from controlplane.domain.errors import CellrunError, Conflict
 from controlplane.domain.jobs.launch import launch_of, time_limit_of
-from controlplane.domain.state.states import Band, Exclusive
+from controlplane.domain.state.retry_rules import RetryRule
+from controlplane.domain.state.states import Band, Exclusive, Reason, RetryAction
 from controlplane.spec import Fault, JobSpec, TaskGroupSpec
+from controlplane.spec.parts import RetryRuleSpec
 
 _EXCLUSIVE = {False: Exclusive.NO, True: Exclusive.LEASE, "strict": Exclusive.STRICT}
 
@@ -80,6 +82,7 @@ class PlannedGroup:
     deadline_at: datetime | None
     prepared: Mapping[str, Any] = field(default_factory=dict)
     cache: CachePolicy | None = None
+    retry_rules: Sequence[RetryRule] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -182,6 +185,7 @@ def _plan_group(
         depends_on=depends_on,
         retries=(retries.failure, retries.preemption, retries.system),
         retry_permanent=spec.retries_permanent(group),
+        retry_rules=tuple(map(rule_of, group.on_exit)),
         at_most_once=spec.runs_at_most_once(group),
         exclusive=_EXCLUSIVE[spec.exclusive_of(group)],
         timeout_seconds=time_limit,
@@ -198,6 +202,12 @@ def constraints_of(spec: JobSpec, group: TaskGroupSpec) -> tuple[Constraint, ...
         Constraint(item.key, Operator(item.op), tuple(item.values), item.required)
         for item in spec.constraints_of(group)
     )
+
+
+def rule_of(item: RetryRuleSpec) -> RetryRule:
+    """Return a submitted retry rule for decisions."""
+    reason = None if item.reason is None else Reason(item.reason)
+    return RetryRule(RetryAction(item.do), frozenset(item.codes or ()), reason)
 
 
 def waits_for_jobs(spec: JobSpec) -> bool:

@@ -22,6 +22,9 @@ def wait_seconds(wait: BackoffKind, counters: Counters, *, task_id: int) -> floa
             base, tries = CRASH_BASE_SECONDS, counters.consecutive_crashes
         case BackoffKind.SYSTEM:
             base, tries = SYSTEM_BASE_SECONDS, max(counters.system_row, counters.refusal_row)
+        case BackoffKind.RULE:
+            # Consecutive system failures, and those that the failure budget paid for.
+            base, tries = SYSTEM_BASE_SECONDS, counters.system_row + counters.failure
     return doubled_seconds(base, CAP_SECONDS, tries, row_id=task_id)
 
 

@@ -29,7 +29,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class ChangeAttempt:
-    """New values of an attempt's columns; None leaves a column unchanged."""
+    """New values of an attempt's columns; None leaves a column unchanged.
+
+    `retry_rule`: number of the retry rule that decided on its end.
+    """
 
     uid: UUID
     state_from: TaskState
@@ -55,6 +58,7 @@ class ChangeAttempt:
     release: ReleaseKind | None = None
     stop_reason: Reason | None = None
     stop_force: bool = False
+    retry_rule: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

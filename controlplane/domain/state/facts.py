@@ -6,6 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from controlplane.contract.states import TaskState
+from controlplane.domain.state.retry_rules import RetryRule
 from controlplane.domain.state.states import CellState, Exclusive, MassLoss
 from controlplane.domain.state.transitions import Counters, RetryLimits
 
@@ -46,6 +47,7 @@ class TaskFacts:
     exclusive: Exclusive = Exclusive.NO
     timeout_is_lifetime: bool = False
     avoid_cell_ids: tuple[int, ...] = ()
+    retry_rules: tuple[RetryRule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,13 @@ class RetryBudget(StrEnum):
     SYSTEM = "system"
 
 
+class RetryAction(StrEnum):
+    """What a retry rule of a group does with a failed attempt."""
+
+    RETRY = "retry"
+    FAIL = "fail"
+
+
 class Exclusive(StrEnum):
     """Guarantee that two attempts of a task never run at the same time, even in a partition."""
 

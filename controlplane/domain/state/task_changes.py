@@ -8,11 +8,13 @@ from controlplane.domain.state.backoff import wait_seconds
 from controlplane.domain.state.effects import ChangeAttempt, ChangeTask, Step
 from controlplane.domain.state.facts import TaskFacts
 from controlplane.domain.state.phases import PhaseSequence, PhaseStep
+from controlplane.domain.state.retry_rules import MatchedRule, match_rule
 from controlplane.domain.state.states import (
     ACTIVE,
     TERMINAL,
     Reason,
     ReleaseKind,
+    RetryAction,
     RetryBudget,
     failure_reason_of,
 )
@@ -21,6 +23,7 @@ from controlplane.domain.state.transitions import (
     RetryLimits,
     TransitionResult,
     advance,
+    is_ruled,
     works_again,
 )
 
@@ -68,13 +71,15 @@ def change_task(
     # For a waiting task, the start time is that of its last attempt.
     is_active = facts.state in ACTIVE
     ran = (finished_at - started_at).total_seconds() if started_at and is_active else 0.0
+    matched = _matched_rule(facts, event, cause, report)
     outcome = advance(
         facts.state,
         event,
         counters=facts.counters,
-        limits=_limits(facts.limits, cause),
+        limits=_limits(facts.limits, cause, matched),
         ran_seconds=ran,
         is_final=facts.at_most_once and not cause.never_created,
+        action=matched.action if matched else None,
     )
     change = None
     if attempt is not None and outcome.attempt is not None:
@@ -86,13 +91,14 @@ def change_task(
             state_to=outcome.attempt,
             charged=outcome.charged,
             charge=outcome.charge,
-            failure_kind=base.failure_kind or _kind_of(outcome),
+            failure_kind=base.failure_kind or _kind_of(event, outcome),
             finished_at=finished_at if ended else None,
             reason=cause.reason if ended else base.reason,
             message=(cause.message or base.message) if ended else base.message,
             release=cause.release if ended else None,
             stop_reason=cause.reason if ended and cause.release is None else None,
             stop_force=cause.force,
+            retry_rule=matched.number if matched else None,
         )
     prefers_cell = outcome.prefers_cell and not cause.elsewhere
     return ChangeTask(
@@ -103,14 +109,14 @@ def change_task(
         task_to=outcome.task,
         counters=outcome.counters,
         at=now,
-        steps=_steps(facts, outcome, cause, now, report, phases),
+        steps=_steps(facts, outcome, _explained(cause, matched, outcome), now, report, phases),
         attempt=change,
         attempt_open=attempt is not None and (change is None or change.release is None),
         not_before=_not_before(facts, outcome, now),
         avoid_cell_ids=_avoided(facts, event, cause, outcome, ran),
         prefer_cell_id=attempt.cell_id if attempt and prefers_cell else None,
         started_at=started_at,
-        failure_reason=_failure_reason(outcome, cause),
+        failure_reason=_failure_reason(outcome, cause, matched),
         by_dependency=cause.by_dependency,
     )
 
@@ -161,11 +167,22 @@ def keep_task(facts: TaskFacts, *, now: datetime) -> ChangeTask:
     )
 
 
-def _limits(limits: RetryLimits, cause: ChangeCause) -> RetryLimits:
-    """Return the limits for an end by `cause`, without retries if none can fix the failure."""
-    if cause.is_final or (cause.is_permanent and not limits.permanent):
-        return replace(limits, failure=0)
-    return limits
+def _matched_rule(
+    facts: TaskFacts, event: Event, cause: ChangeCause, report: ChangeAttempt | None
+) -> MatchedRule | None:
+    """Return the retry rule of the group for an end; none overrides a runner's final failure."""
+    if cause.is_final or not facts.retry_rules or not is_ruled(facts.state, event):
+        return None
+    return match_rule(facts.retry_rules, cause.reason, report.exit_code if report else None)
+
+
+def _limits(limits: RetryLimits, cause: ChangeCause, matched: MatchedRule | None) -> RetryLimits:
+    """Return the limits for an end by `cause`, without retries if none can fix the failure.
+
+    A retry rule applies to permanent failures, too.
+    """
+    is_permanent = cause.is_permanent and not limits.permanent and matched is None
+    return replace(limits, failure=0) if cause.is_final or is_permanent else limits
 
 
 def _avoided(
@@ -189,9 +206,10 @@ def _avoided(
     return (*(cell_id for cell_id in earlier if cell_id != current), current)[-MOST_AVOIDED:]
 
 
-def _kind_of(outcome: TransitionResult) -> FailureKind | None:
-    """Return the failure kind of a charge to the system budget without a reported kind."""
-    return FailureKind.SYSTEM if outcome.charged is RetryBudget.SYSTEM else None
+def _kind_of(event: Event, outcome: TransitionResult) -> FailureKind | None:
+    """Return the failure kind of a system failure without a reported kind."""
+    is_system = event is Event.SYSTEM_FAILED or outcome.charged is RetryBudget.SYSTEM
+    return FailureKind.SYSTEM if is_system else None
 
 
 def _started_at(facts: TaskFacts, report: ChangeAttempt | None) -> datetime | None:
@@ -228,7 +246,22 @@ def _not_before(facts: TaskFacts, outcome: TransitionResult, now: datetime) -> d
     return now + timedelta(seconds=seconds) if seconds else None
 
 
-def _failure_reason(outcome: TransitionResult, cause: ChangeCause) -> str:
+def _explained(
+    cause: ChangeCause, matched: MatchedRule | None, outcome: TransitionResult
+) -> ChangeCause:
+    """Return the cause with the effect of the retry rule in the message of the history."""
+    if matched is None:
+        return cause
+    effect = matched.describe(is_retried=outcome.task is TaskState.PENDING)
+    return replace(cause, message=f"{cause.message}: {effect}" if cause.message else effect)
+
+
+def _failure_reason(
+    outcome: TransitionResult, cause: ChangeCause, matched: MatchedRule | None
+) -> str:
     if outcome.task not in TERMINAL or outcome.task is TaskState.SUCCEEDED:
         return ""
-    return cause.failure_reason or failure_reason_of(cause.reason)
+    text = cause.failure_reason or failure_reason_of(cause.reason)
+    if matched is None or matched.action is not RetryAction.FAIL:
+        return text
+    return f"{text} (not retried: rule {matched.number} of on_exit)"

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import IllegalTransition
-from controlplane.domain.state.states import ACTIVE, RetryBudget
+from controlplane.domain.state.states import ACTIVE, RetryAction, RetryBudget
 
 # Further consecutive refusals are charged to the system budget, which limits the requeueing.
 FREE_REFUSALS = 4
@@ -53,6 +53,7 @@ class BackoffKind(StrEnum):
     FAILURE = "failure"
     SYSTEM = "system"
     CRASH = "crash"
+    RULE = "rule"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class TransitionRule:
     """One row. The task becomes PENDING while `budget` lasts or if `requeue` is set, else `task`.
 
     `exhausts`: the rest of the budget plus 1 is charged, so the task is never requeued.
+    `is_ruled`: the retry rules of the group apply.
     """
 
     task: S
@@ -70,6 +72,7 @@ class TransitionRule:
     avoids_cell: bool = False
     prefers_cell: bool = False
     exhausts: bool = False
+    is_ruled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +132,24 @@ _ROWS: tuple[tuple[frozenset[S], Event, TransitionRule], ...] = (
         ACTIVE,
         Event.USER_FAILED,
         TransitionRule(
-            S.FAILED, S.FAILED, RetryBudget.FAILURE, wait=BackoffKind.FAILURE, prefers_cell=True
+            S.FAILED,
+            S.FAILED,
+            RetryBudget.FAILURE,
+            wait=BackoffKind.FAILURE,
+            prefers_cell=True,
+            is_ruled=True,
         ),
     ),
     (
         ACTIVE,
         Event.SYSTEM_FAILED,
         TransitionRule(
-            S.FAILED, S.FAILED, RetryBudget.SYSTEM, wait=BackoffKind.SYSTEM, avoids_cell=True
+            S.FAILED,
+            S.FAILED,
+            RetryBudget.SYSTEM,
+            wait=BackoffKind.SYSTEM,
+            avoids_cell=True,
+            is_ruled=True,
         ),
     ),
     (
@@ -197,6 +210,12 @@ def is_legal(state: S, event: Event) -> bool:
     return (state, event) in TRANSITIONS
 
 
+def is_ruled(state: S, event: Event) -> bool:
+    """Return whether retry rules apply to `event` in `state`."""
+    rule = TRANSITIONS.get((state, event))
+    return rule is not None and rule.is_ruled
+
+
 def advance(
     state: S,
     event: Event,
@@ -205,19 +224,24 @@ def advance(
     limits: RetryLimits,
     ran_seconds: float = 0.0,
     is_final: bool = False,
+    action: RetryAction | None = None,
 ) -> TransitionResult:
     """Return the result of `event` for a task in `state`, after `ran_seconds` of RUNNING.
 
-    `is_final`: the task is not retried, even if its budgets allow it (at most once). Raise
-    IllegalTransition.
+    `is_final`: the task is not retried, even if its budgets allow it (at most once). `action`: of
+    the retry rule that matches. Raise IllegalTransition.
     """
     try:
         rule = TRANSITIONS[state, event]
     except KeyError:
         text = f"event {event} is not allowed for a task in state {state.name}"
         raise IllegalTransition(text) from None
+    action = action if rule.is_ruled else None
     counters = _count(counters, event, ran_seconds)
-    budget = _budget(rule, counters)
+    budget, wait = _budget(rule, counters), rule.wait
+    is_retried = action is RetryAction.RETRY and not is_final
+    if is_retried and _pays_for_system(budget, counters, limits):
+        budget, wait = RetryBudget.FAILURE, BackoffKind.RULE
     charge = 0
     if budget is None:
         may_requeue = rule.requeue
@@ -226,14 +250,14 @@ def advance(
         charge = left + 1 if rule.exhausts else 1
         counters = _charge(counters, budget, charge)
         may_requeue = charge <= left
-    requeued = may_requeue and not is_final
+    requeued = may_requeue and not is_final and action is not RetryAction.FAIL
     return TransitionResult(
         task=S.PENDING if requeued else rule.task,
         attempt=rule.attempt,
         charged=budget,
         counters=counters,
         charge=charge,
-        wait=rule.wait if requeued else BackoffKind.NONE,
+        wait=wait if requeued else BackoffKind.NONE,
         avoids_cell=rule.avoids_cell and requeued,
         prefers_cell=rule.prefers_cell and requeued,
     )
@@ -269,6 +293,13 @@ def _budget(rule: TransitionRule, counters: Counters) -> RetryBudget | None:
     if rule.wait is BackoffKind.SYSTEM and rule.requeue and counters.refusal_row > FREE_REFUSALS:
         return RetryBudget.SYSTEM
     return rule.budget
+
+
+def _pays_for_system(budget: RetryBudget | None, counters: Counters, limits: RetryLimits) -> bool:
+    """Return whether only the failure budget allows another attempt after a system failure."""
+    if budget is not RetryBudget.SYSTEM or counters.system_row < limits.system:
+        return False
+    return counters.failure < limits.failure
 
 
 def _charge(counters: Counters, budget: RetryBudget, charge: int) -> Counters:

@@ -17,7 +17,7 @@ SELECT a.uid, a.task_id AS task, a.job_id AS job, a.number, a.state, NULLIF(a.ph
        a.progress, a.details ->> 'plugin_phase' AS plugin_phase, c.name AS cell_id,
        NULLIF(a.container_id, '') AS container_id, a.details -> 'addresses' AS addresses,
        a.exit_code, NULLIF(a.failure_kind, '') AS failure_kind, a.message AS failure_reason,
-       a.reason, a.usage, a.created_at, a.started_at, a.finished_at, a.released_at,
+       a.reason, a.retry_rule, a.usage, a.created_at, a.started_at, a.finished_at, a.released_at,
        NULLIF(a.release_kind, '') AS release_kind
 FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
 JOIN controlplane_job j ON j.id = a.job_id

@@ -23,7 +23,10 @@ CASE WHEN s.pending_reason IS NULL THEN g.pending_reason ELSE s.pending_reason E
 i.image AS held_image"""
 
 TASK_COLUMNS = f"""t.not_before, t.attempt_open, t.cache_status, t.cache_blocked,
-r.job_id AS cache_job, r.reserved_at AS cache_since, {_SHARED}"""
+r.job_id AS cache_job, r.reserved_at AS cache_since,
+CASE WHEN t.not_before IS NOT NULL THEN (
+    SELECT e.retry_rule FROM controlplane_attempt e WHERE e.uid = t.attempt_uid
+) END AS retried_by, {_SHARED}"""
 """What `explain_tasks` reads, of a task t, its group g and its job j, beside TASK_JOINS."""
 
 TASK_JOINS = """
@@ -52,7 +55,7 @@ WHERE t.id = ANY(%s) AND t.state = {S.PENDING:d}
 _GROUPS = f"""
 SELECT g.id, i.held_until AS not_before, false AS attempt_open, {C.DISABLED:d} AS cache_status,
        false AS cache_blocked, NULL::bigint AS cache_job, NULL::timestamptz AS cache_since,
-       {_SHARED}
+       NULL::smallint AS retried_by, {_SHARED}
 FROM controlplane_taskgroup g
 JOIN controlplane_job j ON j.id = g.job_id
 LEFT JOIN controlplane_shape s ON s.id = g.shape_id
@@ -118,6 +121,7 @@ def _waiting(
         is_requeuing=row.is_requeuing,
         start_after=row.start_after,
         held_image=row.held_image,
+        retry_rule=row.retried_by,
         cache=_cache_wait(row),
         holds=holds,
     )

@@ -23,7 +23,7 @@ _COLUMNS = f"""
 SELECT t.id, g.name AS "group", t.index, t.state, t.attempt_number, t.attempt_uid,
        t.failure_reason, t.failure_count, t.preemption_count, t.system_failure_count,
        t.updated_at, t.started_at, t.finished_at, j.annotation, j.created_at, a.stop_reason,
-       a.failure_kind, t.cache_key, e.job_id AS origin_job, e.task_id AS origin_task,
+       a.failure_kind, a.retry_rule, t.cache_key, e.job_id AS origin_job, e.task_id AS origin_task,
        e.attempt_uid AS origin_attempt, e.is_shared AS origin_shared, {RESULT_COLUMNS},
        o.guid, o.domain, o.claimed_at, o.claim_ended_at, {TASK_COLUMNS}
 FROM controlplane_task t
@@ -254,6 +254,7 @@ def _document(task: Row, reasons: Sequence[Reason], now: datetime) -> dict[str, 
         "failure_reason": task.failure_reason,
         "failure_kind": (task.failure_kind or None) if ended and not succeeded else None,
         "exit_code": task.exit_code if ended else None,
+        "retry_rule": task.retry_rule,
         "result": task.result if succeeded else None,
         "result_truncated": bool(succeeded and task.result_truncated),
         "annotation": task.annotation,

@@ -63,12 +63,12 @@ def learn(model: Model, job_id: int) -> None:
         SELECT id, name, min_available, retries_failure, retries_preemption,
                retries_system, at_most_once, exclusive, depends_on,
                make_interval(secs => timeout_seconds), deadline_at, startable_at IS NOT NULL,
-               task_count < replicas
+               task_count < replicas, COALESCE(retry_rules, '[]')::text
         FROM controlplane_taskgroup WHERE job_id = %s ORDER BY position
         """,
         [job_id],
     ):
-        key, name, minimum, *limits, once, exclusive, waits, timeout, end, may, rest = found
+        key, name, minimum, *limits, once, exclusive, waits, timeout, end, may, rest, rules = found
         depends_on = [(item["group"], item["until"]) for item in json.loads(waits)]
         group = Group(
             key,
@@ -83,6 +83,7 @@ def learn(model: Model, job_id: int) -> None:
             end,
             may,
             rest,
+            json.loads(rules),
         )
         statement = "SELECT id FROM controlplane_task WHERE group_id = %s ORDER BY index"
         group.tasks = [Task(task_id, group) for (task_id,) in rows(statement, [key])]
@@ -278,12 +279,13 @@ def learn_back_offs(model: Model) -> None:
 
 def attempt_columns(attempt: Attempt) -> tuple[object, ...]:
     """As `attempt_rows` has it."""
-    return (attempt.state, attempt.release, attempt.charged, attempt.charge)
+    return (attempt.state, attempt.release, attempt.charged, attempt.charge, attempt.rule)
 
 
 def attempt_rows() -> dict[str, tuple[object, ...]]:
     """Return the columns of attempts in the database."""
-    found = rows("SELECT uid::text, state, release_kind, charged, charge FROM controlplane_attempt")
+    columns = "uid::text, state, release_kind, charged, charge, retry_rule"
+    found = rows(f"SELECT {columns} FROM controlplane_attempt")
     return {uid: (S(state), *rest) for uid, state, *rest in found}
 
 

@@ -11,6 +11,14 @@ numbers = st.integers(0, 1_000)
 retries = st.fixed_dictionaries(
     {name: st.integers(0, 2) for name in ("failure", "preemption", "system")}
 )
+RULES: tuple[dict[str, Any], ...] = (
+    {"codes": [1], "do": "fail"},
+    {"codes": [1, 2], "reason": "exit_status", "do": "retry"},
+    {"codes": [2], "do": "fail"},
+    {"reason": "system_failure", "do": "retry"},
+    {"reason": "system_failure", "do": "fail"},
+    {"reason": "build_timeout", "do": "retry"},
+)
 
 
 @st.composite
@@ -24,6 +32,9 @@ def groups(draw: st.DrawFn, number: int, *, is_gang: bool) -> dict[str, Any]:
     group["retries"] = draw(retries)
     if draw(st.integers(0, 3)) == 0:
         group["delivery"], group["retries"]["failure"] = "at_most_once", 0
+    wanted = draw(st.lists(st.sampled_from(RULES), max_size=2))
+    may_retry = group["retries"]["failure"] > 0
+    group["on_exit"] = [rule for rule in wanted if may_retry or rule["do"] == "fail"]
     group["exclusive"] = draw(st.sampled_from([False, False, False, True, "strict"]))
     if draw(st.integers(0, 3)) == 0:
         group["timeout_seconds"] = 30
@@ -58,6 +69,7 @@ WORDS: tuple[dict[str, Any], ...] = (
     {"state": S.SUCCEEDED, "exit_code": 0},
     {"state": S.SUCCEEDED, "exit_code": 0},
     {"state": S.FAILED, "exit_code": 1},
+    {"state": S.FAILED, "exit_code": 2},
     {"state": S.FAILED, "failure_kind": FailureKind.SYSTEM},
     {"state": S.FAILED, "failure_kind": FailureKind.OUTSIDE},
     {"state": S.KILLED, "reason": "stopped"},

@@ -7,6 +7,7 @@ It receives what happens, and derives what must then be in the database. What th
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import FailureKind
@@ -32,6 +33,7 @@ class Attempt:
     seq: int = 0
     charged: str = ""
     charge: int = 0
+    rule: int | None = None
     started_at: datetime | None = None
     releasable_at: datetime | None = None
     release: str = ""
@@ -79,6 +81,7 @@ class Group:
     deadline: datetime | None
     is_startable: bool
     is_rest: bool = False
+    rules: list[dict[str, Any]] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
 
     def states(self) -> list[S]:
@@ -197,14 +200,23 @@ class Jobs:
         started_at: datetime | None = None,
         release: str = "",
         never: bool = False,
+        reason: str = "",
+        code: int | None = None,
     ) -> bool:
-        """Let the event happen to the task; False: it does not happen to a task like this."""
+        """Let the event happen to the task; False: it does not happen to a task like this.
+
+        `reason`, `code`: of a failure, for the rules of the group.
+        """
         attempt = task.held
         start = (attempt and attempt.started_at) or started_at
         is_active = task.state in ACTIVE
         ran = (self.now - start).total_seconds() if start and is_active else 0.0
         once = task.group.once and not never
-        course = text.follow(task.state, event, task.used, task.group.limits, ran=ran, once=once)
+        is_failure = event in (Event.USER_FAILED, Event.SYSTEM_FAILED)
+        number = rule_of(task.group.rules, reason, code) if is_failure else None
+        rule = task.group.rules[number - 1]["do"] if number else ""
+        limits = task.group.limits
+        course = text.follow(task.state, event, task.used, limits, ran=ran, once=once, rule=rule)
         if course is None:
             return False
         self._take(task, course, event, ran)
@@ -213,6 +225,7 @@ class Jobs:
                 attempt.since = self.now
             attempt.state, attempt.started_at = course.attempt, start
             attempt.charged, attempt.charge = course.charged, course.charge
+            attempt.rule = number
             if course.attempt not in ACTIVE:
                 attempt.release = release
         if start is not None:
@@ -232,6 +245,8 @@ class Jobs:
             others = [cell_id for cell_id in task.avoids if cell_id != attempt.cell_id]
             task.avoids = (*others, attempt.cell_id)
             tries = max(task.used.system_row, task.used.refusal_row)
+            if course.charged == "failure":
+                tries = task.used.system_row + task.used.failure
             task.backs_off = backs_off(5.0, tries, self.now)
         elif is_back and event is Event.USER_FAILED:
             task.backs_off = backs_off(1.0, task.used.failure, self.now)
@@ -349,13 +364,31 @@ class Jobs:
         event = event_of(report, attempt)
         release = "confirmed" if report.gone else ""
         never = report.never_created and report.gone
-        if self.change(task, event, started_at=started_at, release=release, never=never):
+        reason = "system_failure" if event is Event.SYSTEM_FAILED else "exit_status"
+        if self.change(
+            task,
+            event,
+            started_at=started_at,
+            release=release,
+            never=never,
+            reason=reason,
+            code=report.exit_code,
+        ):
             attempt.seq, attempt.phase = report.seq, report.phase or attempt.phase
             yield task.group.job
 
     def _reported_start(self, report: AttemptReport) -> datetime | None:
         has_run = report.started_at is not None or report.state is S.RUNNING
         return self.now if has_run else None
+
+
+def rule_of(rules: list[dict[str, Any]], reason: str, code: int | None) -> int | None:
+    """The number of the first rule whose conditions all hold."""
+    for number, rule in enumerate(rules, 1):
+        has_code = "codes" not in rule or code in rule["codes"]
+        if has_code and rule.get("reason", reason) == reason:
+            return number
+    return None
 
 
 def backs_off(base: float, tries: int, now: datetime) -> tuple[datetime, datetime]:

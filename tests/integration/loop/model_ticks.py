@@ -73,7 +73,10 @@ class Model(Jobs):
         return {
             "lost": (lambda t: self._is_lost(t, is_lost), self._lose),
             "unanswered": (is_late, lambda t: self.change(t, Event.START_EXPIRED)),
-            "stuck": (is_stuck, lambda t: self.change(t, Event.SYSTEM_FAILED)),
+            "stuck": (
+                is_stuck,
+                lambda t: self.change(t, Event.SYSTEM_FAILED, reason="build_timeout"),
+            ),
             "overrun": (is_overrun, lambda t: self.change(t, Event.KILLED)),
             "unplaced": (is_unplaced, lambda t: self.change(t, Event.DEADLINE_PASSED)),
         }

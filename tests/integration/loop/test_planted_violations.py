@@ -162,6 +162,11 @@ PLANTED = [
         f"UPDATE {ATTEMPT} SET release_kind = 'cell_lost' WHERE uid = %(retried_attempt)s",
     ),
     plant(
+        16,
+        "attempt {failed_attempt}",
+        f"UPDATE {ATTEMPT} SET retry_rule = 1 WHERE uid = %(failed_attempt)s",
+    ),
+    plant(
         20,
         "group {running_group} (main)",
         f"DELETE FROM {TASK} WHERE group_id = %(running_group)s AND index = 1",

@@ -72,6 +72,7 @@ def a_task(**changes: Any) -> Task:
         "failure_reason": "",
         "failure_kind": None,
         "exit_code": None,
+        "retry_rule": None,
         "result": None,
         "cache_status": "DISABLED",
         "cache_key": None,

@@ -41,7 +41,7 @@ class PendingTaskFacts:
     `waits_for`: {"job", "name", "until"} of each job that its job waits for; `is_vain`: it can no
     longer be met (only of jobs that are not submitted yet). `start_after`: of its job, used while
     `startable_at` is unknown. `held_image`: the image that cells could not pull, if that is why it
-    waits until `not_before`.
+    waits until `not_before`. `retry_rule`: number of the retry rule that retries it.
     """
 
     not_before: datetime | None
@@ -53,6 +53,7 @@ class PendingTaskFacts:
     is_requeuing: bool = False
     start_after: datetime | None = None
     held_image: str | None = None
+    retry_rule: int | None = None
     cache: CacheWait | None = None
     holds: Sequence[OpenHold] = ()
 
@@ -61,7 +62,7 @@ def pending_reasons(task: PendingTaskFacts, *, now: datetime) -> list[Reason]:
     """Return all reasons why the task waits, its own first; at least one."""
     reasons = [explain_hold(hold) for hold in task.holds]
     if task.not_before is not None and task.not_before > now:
-        reasons.append(_backing_off(task.not_before, task.held_image))
+        reasons.append(_backing_off(task.not_before, task.held_image, task.retry_rule))
     if task.attempt_open:
         reasons.append(
             {
@@ -125,9 +126,10 @@ def explain_hold(hold: OpenHold) -> Reason:
     }
 
 
-def _backing_off(not_before: datetime, image: str | None) -> Reason:
+def _backing_off(not_before: datetime, image: str | None, rule: int | None) -> Reason:
     until = not_before.isoformat(timespec="milliseconds")
-    text = f"waits until {until} before it is tried again"
+    by_rule = "" if rule is None else f" (retried by rule {rule} of on_exit)"
+    text = f"waits until {until} before it is tried again{by_rule}"
     if image is not None:
         text = f"waits until {until}: several cells could not pull its image {image}"
     return {"code": BACKING_OFF, "text": text, "until": until}

@@ -165,6 +165,7 @@ PLANTED: list[tuple[int, Callable[[IntegrityRows], IntegrityRows]]] = [
             change("attempts", 0, release_kind="cell_lost"),
         ),
     ),
+    (16, change("attempts", 0, retry_rule=1)),
     (20, change("tasks", 1, index=5)),
     (21, change("groups", 0, counts=counts(SUCCEEDED=2))),
     (22, change("groups", 0, killed_by_dependency=1)),

@@ -290,3 +290,25 @@ def test_inv_15_strict_attempt_is_not_released_by_a_loss() -> None:
     for exclusive, kind in (("strict", "confirmed"), ("lease", "cell_lost"), ("", "cell_lost")):
         assert of(exclusive, kind) == []
     assert found(inv.strict_not_lost, attempts=[released(F, release_kind="cell_lost")]) == []
+
+
+def test_inv_16_a_rule_decides_on_failures_and_a_failing_one_on_the_task() -> None:
+    rules = '[{"do": "retry", "codes": [75]}, {"do": "fail", "reason": "out_of_memory"}]'
+
+    def of(state: S, *ruled: object) -> list[Line]:
+        row = task(state, attempt_uid=uid(len(ruled)))
+        groups = [group(retry_rules=rules)]
+        return found(inv.ruled_by_a_rule, groups=groups, tasks=[row], attempts=ruled)
+
+    oom: dict[str, Any] = {"reason": "out_of_memory", "retry_rule": 2}
+    assert of(P, released(F, retry_rule=1)) == []
+    assert of(F, released(F, retry_rule=1), released(F, 2, **oom)) == []
+    assert of(P, released(F)) == []
+    assert of(P, released(F, retry_rule=3)) == [(A1, "FAILED by rule 3 of 2")]
+    assert of(K, released(K, retry_rule=1)) == [(A1, "KILLED by rule 1 of 2")]
+    other = {**oom, "reason": "exit_status"}
+    text = "rule 2 is about out_of_memory, not exit_status"
+    assert of(F, released(F, **other)) == [(A1, text)]
+    assert of(P, released(F, **oom)) == [(A1, "rule 2 fails its task, which is PENDING")]
+    after = of(F, released(F, **oom), released(F, 2))
+    assert after == [(A1, "rule 2 fails its task, which is FAILED")]

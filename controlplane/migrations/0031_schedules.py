@@ -9,7 +9,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('controlplane', '0029_usage_totals'),
+        ('controlplane', '0030_retry_rules'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
