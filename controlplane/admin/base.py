@@ -162,6 +162,27 @@ class StyledAdmin(_ModelAdmin):
         name = f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"
         return reverse(name, current_app=self.admin_site.name)
 
+    def return_url(self, request: HttpRequest, chosen: Sequence[Any]) -> str:
+        """Return the page on which an action began: that of its row, or the list with its filter.
+
+        A row that the action removed has no page.
+        """
+        if request.POST.get("from_page") and len(chosen) == 1:
+            [row] = chosen
+            if self.get_queryset(request).filter(pk=row.pk).exists():
+                name = f"admin:{self.opts.app_label}_{self.opts.model_name}_change"
+                return reverse(name, args=[row.pk], current_app=self.admin_site.name)
+        return request.get_full_path()
+
+    def form_context(self, request: HttpRequest, chosen: Sequence[Any]) -> dict[str, Any]:
+        """Return what the form of an action needs to be sent to the same list, and to return."""
+        return {
+            "checkbox_name": ACTION_CHECKBOX_NAME,
+            "action_url": request.get_full_path(),
+            "back_url": self.return_url(request, chosen),
+            "from_page": request.POST.get("from_page", ""),
+        }
+
     def confirmed(
         self, request: HttpRequest, rows: QuerySet[Any], confirmation: "ActionConfirmation"
     ) -> HttpResponse | None:
@@ -179,8 +200,7 @@ class StyledAdmin(_ModelAdmin):
                 "media": self.media,
                 "confirmation": confirmation,
                 "rows": chosen,
-                "checkbox_name": ACTION_CHECKBOX_NAME,
-                "list_url": self.list_url(),
+                **self.form_context(request, chosen),
             }
             return TemplateResponse(request, "controlplane/confirm.html", context)
         done = 0
@@ -192,7 +212,7 @@ class StyledAdmin(_ModelAdmin):
                 self.message_user(request, f"{row}: {fault}", messages.ERROR)
         if done:
             self.message_user(request, f"{confirmation.done}: {done}", messages.SUCCESS)
-        return None
+        return HttpResponseRedirect(self.return_url(request, chosen))
 
 
 class ReadOnlyAdmin(StyledAdmin):

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
-from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -40,7 +39,7 @@ from controlplane.admin.cells.capacity import SPAN, capacity_charts
 from controlplane.admin.cells.changes import BEFORE, changes_table
 from controlplane.admin.cells.drain import drain_progress
 from controlplane.admin.cells.enrolment import EnrolmentForm, initial_enrolment
-from controlplane.admin.fields import read_reason
+from controlplane.admin.fields import read_deadline, read_reason
 from controlplane.admin.live import SHORT_AGE_SECONDS
 from controlplane.commands.cells.enrolment import EnrolmentChange, change_enrolment
 from controlplane.commands.cells.operate import (
@@ -51,6 +50,7 @@ from controlplane.commands.cells.operate import (
     unquarantine_cell,
 )
 from controlplane.domain.cells.enrolment import describe_hold
+from controlplane.domain.errors import Conflict
 from controlplane.domain.state.states import CellState
 from controlplane.models import Cell
 from controlplane.queries.cells.capacity import load_usage
@@ -95,7 +95,15 @@ class CellAdmin(ReadOnlyAdmin):
     list_select_related = ("pool", "lease")
     list_per_page = 100
     search_fields = ("name",)
-    actions = ("drain", "cordon", "uncordon", "unquarantine", "enrolment", "revoke")
+    actions = (
+        "drain",
+        "change_deadline",
+        "cordon",
+        "uncordon",
+        "unquarantine",
+        "enrolment",
+        "revoke",
+    )
 
     def load(self, rows: list[Any]) -> dict[int, tuple[dict[str, int], int]]:
         """Return for each cell its used resources and the number of attempts that hold them."""
@@ -122,14 +130,30 @@ class CellAdmin(ReadOnlyAdmin):
         "Drain",
         title="Drain these cells?",
         text="The cells take no new work, and their attempts may finish. Attempts that still run"
-        " after 1 hour are stopped; their tasks run on other cells and use none of their retries.",
+        " at the deadline are stopped; their tasks run on other cells and use none of their"
+        " retries.",
         button="Drain",
         done="Cells ordered to drain",
-        fields=("reason",),
+        fields=("reason", "minutes"),
     )
     def drain(self, request: HttpRequest, cell: Cell) -> None:
-        """Order a drain with the default deadline."""
-        drain_cell(**_order(request, cell))
+        """Order a drain with the deadline of the form."""
+        drain_cell(**_order(request, cell), deadline_seconds=read_deadline(request))
+
+    @confirmed_action(
+        "Change the deadline",
+        title="Change the deadline of these drains?",
+        text="The new deadline replaces the present one. Attempts that still run then are stopped;"
+        " their tasks run on other cells and use none of their retries.",
+        button="Change the deadline",
+        done="Deadlines changed",
+        fields=("reason", "minutes"),
+    )
+    def change_deadline(self, request: HttpRequest, cell: Cell) -> None:
+        """Replace the deadline of a drain."""
+        if cell.ordered_state != CellState.DRAINING:
+            raise Conflict(f"cell {cell.name} does not drain")
+        drain_cell(**_order(request, cell), deadline_seconds=read_deadline(request))
 
     @confirmed_action(
         "Cordon",
@@ -186,7 +210,7 @@ class CellAdmin(ReadOnlyAdmin):
             else:
                 text = f"Enrolment of {cell.name} changed"
                 self.message_user(request, text, messages.SUCCESS)
-                return None
+                return HttpResponseRedirect(self.return_url(request, chosen))
         context = {
             **self.admin_site.each_context(request),
             "title": f"Change the enrolment of {cell.name}",
@@ -195,8 +219,7 @@ class CellAdmin(ReadOnlyAdmin):
             "media": self.media,
             "form": form,
             "cell": cell,
-            "checkbox_name": ACTION_CHECKBOX_NAME,
-            "list_url": self.list_url(),
+            **self.form_context(request, chosen),
         }
         return TemplateResponse(request, "controlplane/enrolment.html", context)
 
@@ -225,7 +248,7 @@ class CellAdmin(ReadOnlyAdmin):
             case CellState.CORDONED:
                 return ["uncordon", "drain", "enrolment", "revoke"]
             case CellState.DRAINING:
-                return ["uncordon", "enrolment", "revoke"]
+                return ["change_deadline", "uncordon", "enrolment", "revoke"]
             case CellState.QUARANTINED:
                 return ["unquarantine", "cordon", "drain", "enrolment", "revoke"]
             case _:

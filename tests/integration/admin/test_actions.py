@@ -172,6 +172,55 @@ def test_cell_actions_require_confirmation(
     assert "olga" in cell.state_reason
 
 
+def test_drain_has_a_deadline_which_the_page_of_the_cell_can_change(operator: Client) -> None:
+    cell = Cell.objects.get(name="cell-ready")
+    page = f"{CELLS}{cell.pk}/change/"
+    assert "Change the deadline …" not in text_of(operator.get(page))
+    form = act(operator, CELLS, "drain", cell.pk)
+    assert "Stop attempts after" in text_of(form)
+
+    def minutes_left() -> float | None:
+        cell.refresh_from_db()
+        until = cell.drain_deadline_at
+        return until and (until - clock.now()).total_seconds() / 60
+
+    def send(action: str, minutes: str) -> str:
+        return text_of(act(operator, CELLS, action, cell.pk, confirmed="yes", minutes=minutes))
+
+    send("drain", "5")
+    assert minutes_left() == pytest.approx(5, abs=1)
+    assert "Change the deadline …" in text_of(operator.get(page))
+    for wrong in ("soon", "-1", "nan", "1e300"):
+        assert "minutes: must be a number" in send("change_deadline", wrong)
+    assert minutes_left() == pytest.approx(5, abs=1)
+    assert "Deadlines changed: 1" in send("change_deadline", "120")
+    assert minutes_left() == pytest.approx(120, abs=1)
+    send("change_deadline", "")
+    assert minutes_left() is None
+    cordoned = Cell.objects.get(name="cell-cordoned")
+    refused = act(operator, CELLS, "change_deadline", cordoned.pk, confirmed="yes", minutes="5")
+    assert "cell cell-cordoned does not drain" in text_of(refused)
+
+
+def test_action_returns_to_the_page_on_which_it_began(operator: Client) -> None:
+    cell = Cell.objects.get(name="cell-ready")
+    page = f"{CELLS}{cell.pk}/change/"
+    assert 'name="from_page"' in operator.get(page).content.decode()
+    for action in ("cordon", "enrolment"):
+        form = act(operator, CELLS, action, cell.pk, from_page="yes").content.decode()
+        assert f'href="{page}">Back' in form
+        assert 'name="from_page" value="yes"' in form
+    answer = act(operator, CELLS, "cordon", cell.pk, confirmed="yes", from_page="yes")
+    assert answer.request["PATH_INFO"] == page  # type: ignore[attr-defined]
+    assert "Cells ordered to cordon: 1" in text_of(answer)
+    # From a list with a filter it returns to that list.
+    filtered = f"{CELLS}?state__exact=CORDONED"
+    form = act(operator, filtered, "uncordon", cell.pk).content.decode()
+    assert f'action="{filtered}"' in form
+    answer = act(operator, filtered, "uncordon", cell.pk, confirmed="yes")
+    assert answer.request["QUERY_STRING"] == "state__exact=CORDONED"  # type: ignore[attr-defined]
+
+
 def test_retry_of_a_job_with_a_document_of_an_earlier_release_is_refused_with_the_reason(
     operator: Client,
 ) -> None:
