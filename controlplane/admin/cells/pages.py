@@ -34,7 +34,7 @@ from controlplane.admin.base import (
     confirmed_action,
     loaded_column,
 )
-from controlplane.admin.cells.attempts import attempt_sections, image_failures
+from controlplane.admin.cells.attempts import attempt_sections, image_failures, system_failures
 from controlplane.admin.cells.capacity import SPAN, capacity_charts
 from controlplane.admin.cells.changes import BEFORE, changes_table
 from controlplane.admin.cells.drain import drain_progress
@@ -51,7 +51,7 @@ from controlplane.commands.cells.operate import (
 )
 from controlplane.domain.cells.enrolment import describe_hold
 from controlplane.domain.errors import Conflict
-from controlplane.domain.state.states import CellState
+from controlplane.domain.state.states import CellState, Quarantine
 from controlplane.models import Cell
 from controlplane.queries.cells.capacity import load_usage
 from controlplane.queries.cells.drain import load_drains
@@ -182,7 +182,8 @@ class CellAdmin(ReadOnlyAdmin):
     @confirmed_action(
         "Lift the quarantine",
         title="Lift the quarantine of these cells?",
-        text="The cells leave quarantine. Earlier failures on them no longer count.",
+        text="Repair the cause first: if it persists, tasks fail on these cells until they are in"
+        " quarantine again. The cells leave quarantine. Earlier failures on them no longer count.",
         button="Lift the quarantine",
         done="Quarantines lifted",
         fields=("reason",),
@@ -301,12 +302,19 @@ class CellAdmin(ReadOnlyAdmin):
         ]
 
     def leading_sections(self, request: HttpRequest, obj: Cell) -> list[Section]:
-        """Return the progress of a drain."""
+        """Return the failures that are why it is in quarantine, and the progress of a drain."""
+        sections: list[Section] = []
+        is_failing = obj.state == CellState.QUARANTINED and obj.quarantined_for
+        if is_failing == Quarantine.FAILURES and self._may_view_work(request):
+            sections.append(system_failures(obj))
         found = load_drains([obj.pk]).get(obj.pk)
-        if found is None:
-            return []
-        is_linked = self.may_view(request, "attempt")
-        return [drain_progress(obj.pk, found, now=clock.now(), is_linked=is_linked)]
+        if found is not None:
+            is_linked = self.may_view(request, "attempt")
+            sections.append(drain_progress(obj.pk, found, now=clock.now(), is_linked=is_linked))
+        return sections
+
+    def _may_view_work(self, request: HttpRequest) -> bool:
+        return all(self.may_view(request, it) for it in ("attempt", "job", "task"))
 
     def sections_for(self, request: HttpRequest, obj: Cell) -> list[Section]:
         """Return what runs, the last hour, resources, failed images and changes of the cell.
@@ -314,7 +322,7 @@ class CellAdmin(ReadOnlyAdmin):
         Attempts are shown to users who may view all that they link to.
         """
         now = clock.now()
-        may_view_work = all(self.may_view(request, it) for it in ("attempt", "job", "task"))
+        may_view_work = self._may_view_work(request)
         before = request.GET.get(BEFORE)
         changes = changes_table(obj, before, may_view_audit=self.may_view(request, "auditline"))
         return [
