@@ -37,7 +37,7 @@ from controlplane.admin.base import (
 from controlplane.admin.cells.attempts import attempt_sections, image_failures, system_failures
 from controlplane.admin.cells.capacity import SPAN, capacity_charts
 from controlplane.admin.cells.changes import BEFORE, changes_table
-from controlplane.admin.cells.drain import drain_progress
+from controlplane.admin.cells.drain import drain_progress, summary
 from controlplane.admin.cells.enrolment import EnrolmentForm, initial_enrolment
 from controlplane.admin.fields import read_deadline, read_reason
 from controlplane.admin.live import SHORT_AGE_SECONDS
@@ -54,7 +54,7 @@ from controlplane.domain.errors import Conflict
 from controlplane.domain.state.states import CellState, Quarantine
 from controlplane.models import Cell
 from controlplane.queries.cells.capacity import load_usage
-from controlplane.queries.cells.drain import load_drains
+from controlplane.queries.cells.drain import DrainProgress, load_drains
 from controlplane.queries.pages.versions import HistoryScope
 from controlplane.queries.views.overviews import count_held_attempts
 from controlplane.spec import InvalidSpec
@@ -105,13 +105,13 @@ class CellAdmin(ReadOnlyAdmin):
         "revoke",
     )
 
-    def load(self, rows: list[Any]) -> dict[int, tuple[dict[str, int], int]]:
-        """Return for each cell its used resources and the number of attempts that hold them."""
+    def load(self, rows: list[Any]) -> dict[int, tuple[dict[str, int], int, DrainProgress | None]]:
+        """Return for each cell its used resources, how many attempts hold them, and its drain."""
         ids = [cell.pk for cell in rows]
-        usage, held = load_usage(ids), count_held_attempts(ids)
-        return {key: (usage.get(key, {}), held.get(key, 0)) for key in ids}
+        usage, held, drains = load_usage(ids), count_held_attempts(ids), load_drains(ids)
+        return {key: (usage.get(key, {}), held.get(key, 0), drains.get(key)) for key in ids}
 
-    shown_state = column(lambda cell: with_note(_badges(cell), cell.state_reason), "state")
+    shown_state = loaded_column(lambda cell, loaded: _state(cell, loaded[2]), "state")
     last_message = column(
         lambda cell: instant(cell.lease.last_message_at) if hasattr(cell, "lease") else "never",
         "last heartbeat",
@@ -337,6 +337,14 @@ class CellAdmin(ReadOnlyAdmin):
         return HistoryScope(cell_id=obj.pk)
 
 
+def _state(cell: Cell, drain: DrainProgress | None) -> SafeString | str:
+    """Return the state with its reason; of a draining cell also what is left."""
+    if drain is None or cell.state != CellState.DRAINING:
+        return with_note(_badges(cell), cell.state_reason)
+    note = format_html("{} ({})", summary(drain), cell.state_reason)
+    return with_note(_badges(cell), note)
+
+
 def _held_attempts(cell: Cell) -> SafeString:
     number = count_held_attempts([cell.pk]).get(cell.pk, 0)
     text, address = list_link(
@@ -367,7 +375,8 @@ def _badges(cell: Cell) -> SafeString:
 
 
 def _seconds(value: float | None) -> str | None:
-    return None if value is None else f"{value:+.1f} s"
+    # 0.0 is added since a small negative number is rounded to -0.0.
+    return None if value is None else f"{round(value, 1) + 0.0:+.1f} s"
 
 
 def _meter(cell: Cell, usage: Mapping[str, int], name: str) -> SafeString | str:
