@@ -163,10 +163,7 @@ class StyledAdmin(_ModelAdmin):
         return reverse(name, current_app=self.admin_site.name)
 
     def return_url(self, request: HttpRequest, chosen: Sequence[Any]) -> str:
-        """Return the page on which an action began: that of its row, or the list with its filter.
-
-        A row that the action removed has no page.
-        """
+        """Return the page on which an action began: of its row if it still has one, or the list."""
         if request.POST.get("from_page") and len(chosen) == 1:
             [row] = chosen
             if self.get_queryset(request).filter(pk=row.pk).exists():
@@ -191,6 +188,11 @@ class StyledAdmin(_ModelAdmin):
         if len(chosen) > MAX_SELECTED:
             self.message_user(request, f"Select at most {MAX_SELECTED} rows.", messages.ERROR)
             return None
+        selected, chosen = chosen, [row for row in chosen if confirmation.applies(row)]
+        note = confirmation.count.format(len(chosen), len(selected))
+        if not chosen:
+            self.message_user(request, note, messages.ERROR)
+            return HttpResponseRedirect(self.return_url(request, selected))
         if request.POST.get("confirmed") != "yes":
             context = {
                 **self.admin_site.each_context(request),
@@ -200,6 +202,7 @@ class StyledAdmin(_ModelAdmin):
                 "media": self.media,
                 "confirmation": confirmation,
                 "rows": chosen,
+                "note": note,
                 **self.form_context(request, chosen),
             }
             return TemplateResponse(request, "controlplane/confirm.html", context)
@@ -416,7 +419,7 @@ def by_number(column: str, term: str) -> Q:
 
 @dataclass(frozen=True, slots=True)
 class ActionConfirmation:
-    """An action and the texts of its confirmation page. `fields`: see confirm.html."""
+    """An action and the texts of its page, confirm.html. Only rows to which it `applies` count."""
 
     action: str
     title: str
@@ -425,12 +428,14 @@ class ActionConfirmation:
     done: str
     act: Callable[[Any], object]
     fields: Sequence[str] = ()
+    applies: Callable[[Any], bool] = bool
+    count: str = ""
 
 
 def confirmed_action(
-    description: str, *, title: str, text: str, button: str, done: str, fields: Sequence[str] = ()
+    description: str, **texts: Any
 ) -> Callable[[Callable[[Any, HttpRequest, Any], object]], Any]:
-    """Turn a method that acts on one row into an action with a confirmation page."""
+    """Turn a method that acts on one row into an action with a confirmation page of `texts`."""
 
     def decorate(method: Callable[[Any, HttpRequest, Any], object]) -> Any:
         @admin.action(description=description, permissions=["operate"])
@@ -440,7 +445,7 @@ def confirmed_action(
         ) -> HttpResponse | None:
             act = partial(method, model_admin, request)
             name = method.__name__
-            confirmation = ActionConfirmation(name, title, text, button, done, act, fields)
+            confirmation = ActionConfirmation(name, act=act, **texts)
             return model_admin.confirmed(request, rows, confirmation)
 
         return run_action

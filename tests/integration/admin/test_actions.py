@@ -70,6 +70,41 @@ def test_cancel_is_offered_for_open_jobs_only(
     assert "Cancel job …" not in text_of(operator.get(page))
 
 
+def test_cancel_counts_and_lists_the_open_jobs_only(operator: Client) -> None:
+    [job] = Job.objects.all()
+    ended = Job.objects.create(
+        **{
+            name: getattr(job, name)
+            for name in ("project", "owner", "pool", "min_available", "spec", "spec_digest")
+        },
+        name="ended",
+        state=TaskState.SUCCEEDED,
+        created_at=job.created_at,
+        finished_at=job.created_at,
+    )
+    filtered = f"{JOBS}?q=e"
+    both = (job.pk, ended.pk)
+    confirmation = text_of(act(operator, JOBS, "cancel_jobs", *both))
+    assert "1 of 2 jobs are open." in confirmation
+    assert f"ended ({ended.pk})" not in confirmation
+    done = text_of(act(operator, JOBS, "cancel_jobs", *both, confirmed="yes"))
+    assert "Jobs being cancelled: 1" in done
+    Job.objects.update(finished_at=job.created_at, state=TaskState.KILLED)
+    answer = act(operator, filtered, "cancel_jobs", *both, confirmed="yes")
+    assert "0 of 2 jobs are open." in text_of(answer)
+    assert answer.request["QUERY_STRING"] == "q=e"  # type: ignore[attr-defined]
+
+
+def test_page_of_a_project_leads_to_the_cancel_of_its_jobs(operator: Client) -> None:
+    project = Job.objects.get().project
+    page = operator.get(f"/admin/controlplane/project/{project.pk}/change/").content.decode()
+    found = re.search(r'href="([^"]*bulkoperation/add/[^"]*)">Cancel all jobs …', page)
+    assert found is not None
+    form = operator.get(html.unescape(found[1])).content.decode()
+    assert f'value="{project.domain.name}/{project.name}"' in form
+    assert "Start a bulk operation" in form
+
+
 def test_enrolment_is_changed_with_a_form(operator: Client) -> None:
     cell = Cell.objects.get(name="cell-ready")
     page = f"{CELLS}{cell.pk}/change/"
