@@ -9,6 +9,12 @@ EXIT_FAILED = 1
 EXIT_TROUBLE = 2
 EXIT_INTERRUPTED = 130
 
+# A part of the detail of a refusal for lack of the role, and what to do then.
+NEEDS_OPERATOR = "needs a token with the role operator"
+OPERATORS_TOKEN = (
+    "  set CELLRUN_TOKEN to the token of an operator, or run `cellrun login URL` with it"
+)
+
 # If a response that demands a pause, for example a proxy's, has no Retry-After.
 USUAL_PAUSE_SECONDS = 1.0
 
@@ -77,7 +83,10 @@ class ApiError(ClientError):
         detail = faults[0] if faults else detail
         if detail and detail.rstrip(".").lower() != title.rstrip(".").lower():
             title = f"{title}: {detail}"
-        return [f"{title} [{self.status}{self._request()}]"]
+        lines = [f"{title} [{self.status}{self._request()}]"]
+        return (
+            [*lines, OPERATORS_TOKEN] if self.status == 403 and NEEDS_OPERATOR in title else lines
+        )
 
     def _request(self) -> str:
         """Return the id of a request that the server failed to answer, for its operator."""

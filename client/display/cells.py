@@ -76,13 +76,14 @@ def cell_page(cell: Cell) -> RenderableType:
 
 
 def _drain_text(drain: Drain) -> str:
-    """Return `3 of 12 attempts left, the longest until 2031-05-04 12:00:00`."""
+    """Return `3 of 12 attempts left, the longest until 2031-05-04 12:00:00, …`."""
+    if drain["empty_since"] is not None:
+        return f"no attempts left since {instant_text(drain['empty_since'])}"
     text = f"{drain['left']} of {drain['total']} attempts left"
-    if not drain["left"]:
-        return text
     if drain["longest_until"] is None:
         return f"{text}, without a limit for the longest"
-    return f"{text}, the longest until {instant_text(drain['longest_until'])}"
+    until = instant_text(drain["longest_until"])
+    return f"{text}, the longest until {until}, grace period included"
 
 
 def _amount(name: str, amount: float) -> str:
@@ -90,9 +91,13 @@ def _amount(name: str, amount: float) -> str:
 
 
 def _cell_state(cell: Cell) -> str:
-    """Return the state of a cell; unless it is ready, with the reason."""
-    state = cell["state"].lower()
+    """Return the state of a cell; unless it is ready, with the reason and the rest of a drain."""
+    state, drain = cell["state"].lower(), cell["drain"]
     text = state if state == "ready" else f"{state}: {cell['state_reason']}"
+    if state == "draining" and drain is not None:
+        is_empty = drain["empty_since"] is not None
+        left = _drain_text(drain) if is_empty else f"{drain['left']} attempts left"
+        text = f"{'drained' if is_empty else state}: {left} ({cell['state_reason']})"
     return f"{text} (silent)" if cell["silent"] else text
 
 

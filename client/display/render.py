@@ -153,12 +153,18 @@ def note(task: Task) -> str:
 
 
 def explanation(document: Mapping[str, Any], title: str) -> RenderableType:
-    """Return the explanation of a task's state: its text, then the figures."""
+    """Return the explanation of a task's state: its text, then the figures.
+
+    Of a task that never fits, only the text.
+    """
     lines = [Text.assemble((title, "bold"))]
     reason = document.get("reason")
     if isinstance(reason, Mapping) and reason.get("text") == document.get("text"):
         figures = {name: value for name, value in reason.items() if name != "text"}
         document = {**document, "reason": figures}
+        if reason.get("never_fits"):
+            # The text has the figures. A place in the queue would promise a start.
+            document = {"text": document["text"]}
     lines += _figures(document, indent=2)
     return Group(*lines)
 

@@ -12,6 +12,7 @@ class Drain(TypedDict):
     left: int
     total: int
     longest_until: str | None
+    empty_since: str | None
 
 
 class Cell(TypedDict):

@@ -162,6 +162,24 @@ class StyledAdmin(_ModelAdmin):
         name = f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"
         return reverse(name, current_app=self.admin_site.name)
 
+    def return_url(self, request: HttpRequest, chosen: Sequence[Any]) -> str:
+        """Return the page on which an action began: of its row if it still has one, or the list."""
+        if request.POST.get("from_page") and len(chosen) == 1:
+            [row] = chosen
+            if self.get_queryset(request).filter(pk=row.pk).exists():
+                name = f"admin:{self.opts.app_label}_{self.opts.model_name}_change"
+                return reverse(name, args=[row.pk], current_app=self.admin_site.name)
+        return request.get_full_path()
+
+    def form_context(self, request: HttpRequest, chosen: Sequence[Any]) -> dict[str, Any]:
+        """Return what the form of an action needs to be sent to the same list, and to return."""
+        return {
+            "checkbox_name": ACTION_CHECKBOX_NAME,
+            "action_url": request.get_full_path(),
+            "back_url": self.return_url(request, chosen),
+            "from_page": request.POST.get("from_page", ""),
+        }
+
     def confirmed(
         self, request: HttpRequest, rows: QuerySet[Any], confirmation: "ActionConfirmation"
     ) -> HttpResponse | None:
@@ -170,6 +188,11 @@ class StyledAdmin(_ModelAdmin):
         if len(chosen) > MAX_SELECTED:
             self.message_user(request, f"Select at most {MAX_SELECTED} rows.", messages.ERROR)
             return None
+        selected, chosen = chosen, [row for row in chosen if confirmation.applies(row)]
+        note = confirmation.count.format(len(chosen), len(selected))
+        if not chosen:
+            self.message_user(request, note, messages.ERROR)
+            return HttpResponseRedirect(self.return_url(request, selected))
         if request.POST.get("confirmed") != "yes":
             context = {
                 **self.admin_site.each_context(request),
@@ -179,8 +202,8 @@ class StyledAdmin(_ModelAdmin):
                 "media": self.media,
                 "confirmation": confirmation,
                 "rows": chosen,
-                "checkbox_name": ACTION_CHECKBOX_NAME,
-                "list_url": self.list_url(),
+                "note": note,
+                **self.form_context(request, chosen),
             }
             return TemplateResponse(request, "controlplane/confirm.html", context)
         done = 0
@@ -192,7 +215,7 @@ class StyledAdmin(_ModelAdmin):
                 self.message_user(request, f"{row}: {fault}", messages.ERROR)
         if done:
             self.message_user(request, f"{confirmation.done}: {done}", messages.SUCCESS)
-        return None
+        return HttpResponseRedirect(self.return_url(request, chosen))
 
 
 class ReadOnlyAdmin(StyledAdmin):
@@ -396,7 +419,7 @@ def by_number(column: str, term: str) -> Q:
 
 @dataclass(frozen=True, slots=True)
 class ActionConfirmation:
-    """An action and the texts of its confirmation page. `fields`: see confirm.html."""
+    """An action and the texts of its page, confirm.html. Only rows to which it `applies` count."""
 
     action: str
     title: str
@@ -405,12 +428,14 @@ class ActionConfirmation:
     done: str
     act: Callable[[Any], object]
     fields: Sequence[str] = ()
+    applies: Callable[[Any], bool] = bool
+    count: str = ""
 
 
 def confirmed_action(
-    description: str, *, title: str, text: str, button: str, done: str, fields: Sequence[str] = ()
+    description: str, **texts: Any
 ) -> Callable[[Callable[[Any, HttpRequest, Any], object]], Any]:
-    """Turn a method that acts on one row into an action with a confirmation page."""
+    """Turn a method that acts on one row into an action with a confirmation page of `texts`."""
 
     def decorate(method: Callable[[Any, HttpRequest, Any], object]) -> Any:
         @admin.action(description=description, permissions=["operate"])
@@ -420,7 +445,7 @@ def confirmed_action(
         ) -> HttpResponse | None:
             act = partial(method, model_admin, request)
             name = method.__name__
-            confirmation = ActionConfirmation(name, title, text, button, done, act, fields)
+            confirmation = ActionConfirmation(name, act=act, **texts)
             return model_admin.confirmed(request, rows, confirmation)
 
         return run_action

@@ -1,5 +1,6 @@
 """Form fields for amounts of resources and installed plugins, names and reasons."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +13,9 @@ from django.http import HttpRequest
 
 from controlplane import plugins
 from controlplane.contract.codec import clean_text
-from controlplane.spec import InvalidSpec, UnreadableDocument, read_document
-from controlplane.spec.fields import NAME_PATTERN
+from controlplane.domain.convergence.policy import DRAIN_SECONDS
+from controlplane.spec import Fault, InvalidSpec, UnreadableDocument, read_document
+from controlplane.spec.fields import MAX_SECONDS, NAME_PATTERN
 from controlplane.spec.limits import JobLimits, LimitedResources, Tokens, written
 from controlplane.spec.parsing import parse_part
 from controlplane.spec.quantities import parse_bytes
@@ -184,3 +186,21 @@ def _choices(kind: plugins.Kind) -> list[tuple[str, str]]:
 def read_reason(request: HttpRequest) -> str:
     """Return the reason that the user entered in a form, as it can be stored."""
     return clean_text(request.POST.get("reason", "").strip(), MAX_REASON_CHARS)
+
+
+def read_deadline(request: HttpRequest) -> float | None:
+    """Return the seconds until the deadline of a form, which has minutes; None: no deadline.
+
+    Raise InvalidSpec.
+    """
+    text = request.POST.get("minutes", f"{DRAIN_SECONDS / 60}").strip()
+    if not text:
+        return None
+    try:
+        seconds = float(text) * 60
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= MAX_SECONDS:
+        most = MAX_SECONDS // 60
+        raise InvalidSpec([Fault("minutes", f"must be a number from 0 to {most}, or empty")])
+    return seconds

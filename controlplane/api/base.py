@@ -83,7 +83,8 @@ class MayOperate(BasePermission):
     message = "the request needs a token with the role operator"
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        """Return whether the caller is an operator."""
+        """Return whether the caller is an operator; if not, name the role of the token."""
+        self.message = MayOperate.message + _present_role(request)
         return has_role(request, Role.OPERATOR)
 
 
@@ -213,6 +214,14 @@ class SignedView(ApiView):
 def has_role(request: Request, role: Role) -> bool:
     """Return whether the caller, with the presented token, has `role`."""
     return isinstance(request.auth, Credential) and request.auth.role.includes(role)
+
+
+def _present_role(request: Request) -> str:
+    if not isinstance(request.auth, Credential):
+        return ""
+    credential = request.auth
+    kind = "session" if credential.token is None else "token"
+    return f"; this {kind} of {credential.user.get_username()} has the role {credential.role}"
 
 
 def credential_of(request: Request) -> Credential:

@@ -24,6 +24,7 @@ from controlplane.domain.jobs.bulk import (
     MAX_RUNNING,
     BulkAction,
     BulkFilter,
+    BulkPlace,
     BulkState,
     check_bulk,
 )
@@ -71,6 +72,7 @@ def start_bulk(
         User.objects.select_for_update(no_key=True).get(pk=by.user.pk)
         if BulkOperation.objects.filter(user=by.user, ended_at=None).count() >= MAX_RUNNING:
             raise Conflict(f"{MAX_RUNNING} bulk operations of yours run already")
+        newest = find_newest_job()
         operation = BulkOperation.objects.create(
             action=action,
             filter=wanted.as_document(),
@@ -80,7 +82,8 @@ def start_bulk(
             created_at=now,
             turn_at=now,
             expected=expected.count,
-            last_job_id=find_newest_job(),
+            after_job_id=BulkPlace.start(action).as_number(newest),
+            last_job_id=newest,
         )
         shown = {name: value for name, value in operation.filter.items() if value}
         after = {"action": str(action), "filter": shown, "expected": expected.count}
@@ -121,20 +124,27 @@ def run_bulk_page(operation_id: int, *, now: datetime, is_over: Callable[[], boo
         # The next page has the roles of then.
         if is_over() or load_actor(operation, now=now) != access:
             break
-        processed += _process(operation_id, job, access, now)
+        place = BulkPlace(job.job_id, page.is_first)
+        processed += _process(operation_id, job, place, access, now)
     else:
-        _advance(operation_id, page.reached, now)
-        if page.is_last:
+        if not page.is_last:
+            reached = BulkPlace(page.reached, page.is_first).as_number(operation.last_job_id)
+            _advance(operation_id, reached, now)
+        elif page.is_first:
+            _advance(operation_id, 0, now)
+        else:
             _finish(operation_id, BulkState.DONE, "", now)
     return processed
 
 
-def _process(operation_id: int, job: BulkJob, access: Access, now: datetime) -> int:
+def _process(
+    operation_id: int, job: BulkJob, place: BulkPlace, access: Access, now: datetime
+) -> int:
     """Act on a job and count it, in one transaction. A job that always fails is refused."""
 
     def work(_: Sequence[int]) -> int:
         act = partial(_act, job=job, access=access, now=now)
-        return _step(operation_id, job.job_id, act, now)
+        return _step(operation_id, place, act, now)
 
     def skip(_: BulkOperation) -> None:
         raise Conflict(SKIPPED)
@@ -142,25 +152,30 @@ def _process(operation_id: int, job: BulkJob, access: Access, now: datetime) -> 
     done = for_each_batch([job.job_id], work, what=f"bulk operation {operation_id}")
     if done:
         return done[0]
-    return run_in_transaction(lambda: _step(operation_id, job.job_id, skip, now))
+    return run_in_transaction(lambda: _step(operation_id, place, skip, now))
 
 
 def _step(
-    operation_id: int, job_id: int, act: Callable[[BulkOperation], None], now: datetime
+    operation_id: int, place: BulkPlace, act: Callable[[BulkOperation], None], now: datetime
 ) -> int:
     """Lock the operation, before any job, so that concurrent ticks do not process a job twice."""
     operation = _lock(operation_id)
-    if operation is None or operation.ended_at is not None or operation.after_job_id >= job_id:
+    if operation is None or operation.ended_at is not None:
+        return 0
+    number = place.as_number(operation.last_job_id)
+    if operation.after_job_id >= number:
         return 0
     try:
         with transaction.atomic():
             act(operation)
         operation.done += 1
     except (CellrunError, InvalidSpec) as fault:
-        operation.refused += 1
-        if len(operation.refusals) < MAX_REFUSALS:
-            operation.refusals = [*operation.refusals, {"job": job_id, "text": str(fault)[:500]}]
-    operation.after_job_id, operation.turn_at = job_id, now
+        # The second round tries the job again, and counts it.
+        operation.refused += not place.is_first
+        if len(operation.refusals) < MAX_REFUSALS and not place.is_first:
+            refusal = {"job": place.job_id, "text": str(fault)[:500]}
+            operation.refusals = [*operation.refusals, refusal]
+    operation.after_job_id, operation.turn_at = number, now
     operation.save()
     return 1
 

@@ -195,7 +195,16 @@ def test_wrong_settings_are_refused_by_name_before_anything_starts(tmp_path: Pat
     assert not (tmp_path / "home" / "postgres-18").exists()
 
 
-def run_up(home: Path, **env: str) -> "subprocess.CompletedProcess[str]":
+def test_settings_that_only_a_cell_reads_end_the_start_with_its_message(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    refused = run_up(home, timeout=180, CELLS="1", CELLRUN_CELL_CAPACITY="cpu=0.666667")
+    assert refused.returncode == 1
+    fault = "settings refused: CELLRUN_CELL_CAPACITY: cpu=0.666667: cores are expected"
+    assert f"cell-1 refuses to start (exit status 2): {fault}" in refused.stderr
+    assert remnants(home) == []
+
+
+def run_up(home: Path, *, timeout: float = 60, **env: str) -> "subprocess.CompletedProcess[str]":
     """Run `up` where it is expected to be refused."""
     plain = {"PATH": os.environ["PATH"], "CELLRUN_HOME": str(home), "ENGINE": "none"}
     return subprocess.run(
@@ -204,6 +213,6 @@ def run_up(home: Path, **env: str) -> "subprocess.CompletedProcess[str]":
         env={**plain, "WEB_PORT": "0", "FLOWER_PORT": "0", **env},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=timeout,
         check=False,
     )

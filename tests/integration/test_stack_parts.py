@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.config.stack import launch, supervisor
+from controlplane.config.stack.exits import Exits
 from controlplane.config.stack.failure import StackError
 from controlplane.config.stack.options import choose_ports, read_options
 from controlplane.config.stack.parts import credentials, host, ports
@@ -25,6 +26,7 @@ from controlplane.config.stack.processes import (
 )
 from controlplane.config.stack.up import welcome
 from tests.harness.deployed import make_plan
+from workers.config import parse_capacity
 
 
 def test_options_have_the_documented_defaults() -> None:
@@ -149,8 +151,47 @@ def test_supervisor_configuration_preserves_commands_and_environment(tmp_path: P
 def test_share_of_host_has_the_cell_capacity_format(tmp_path: Path) -> None:
     parts = dict(part.split("=") for part in host.share_of_host(2, tmp_path).split(","))
     assert set(parts) == {"cpu", "memory", "disk", "gpu"}
-    assert float(parts["cpu"]) > 0
+    assert int(parts["cpu"].removesuffix("m")) >= 500
     assert parts["memory"].endswith("Mi")
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 4])
+@pytest.mark.parametrize("cells", range(1, 9))
+def test_cells_read_their_share_and_have_no_more_cores_than_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: int, cores: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    millis = parse_capacity(host.share_of_host(cells, tmp_path))["cpu_millis"]
+    # Half a core is the least, so that the examples fit on each cell.
+    assert millis == 500 or 1000 * cores - cells < millis * cells <= 1000 * cores
+    assert millis >= 500
+
+
+def test_process_that_refuses_its_settings_ends_the_start_with_its_message(tmp_path: Path) -> None:
+    home, printed = StackHome(tmp_path), list[str]()
+    home.create()
+    (home.logs / "cell-1.log").write_text(
+        "cell-1: web is ready\nsettings refused: CELLRUN_CELL_NAME is not set\n"
+    )
+    exits = Exits(home)
+    # A process that was killed, or that failed, is restarted and may succeed.
+    exits.read(
+        [
+            "2026-11-28 INFO exited: web (terminated by SIGKILL; not expected)\n",
+            "2026-11-28 INFO exited: inbox (exit status 1; not expected)\n",
+        ],
+        printed.append,
+    )
+    exits.check()
+    exits.read(["2026-11-28 INFO exited: cell-1 (exit status 2; not expected)\n"], printed.append)
+    with pytest.raises(StackError) as refused:
+        exits.check()
+    assert str(refused.value).splitlines() == [
+        "cell-1 refuses to start (exit status 2): settings refused: CELLRUN_CELL_NAME is not set",
+        f"Its log: {home.logs / 'cell-1.log'}",
+    ]
+    assert exits.names == ["web", "inbox", "cell-1"]
+    assert len(printed) == 3
 
 
 def test_launch_waits_for_its_needs_and_keeps_its_process_id(tmp_path: Path) -> None:

@@ -1,14 +1,17 @@
 """`cellrun cells`, `cordon`, `uncordon`, `drain`, `unquarantine`: show and operate cells."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from client.api.cells import DRAIN_SECONDS
-from client.api.session import connect
+from client.api.polling import PollInterval
+from client.api.session import Session, connect
 from client.display.cells import cell_page, cell_table
-from client.display.terminal import JsonFlag, show
+from client.display.terminal import JsonFlag, show, stderr
 from client.documents import Cell
+from client.errors import ClientError
 
 CellName = Annotated[str, typer.Argument(metavar="CELL", help="Name of a cell.")]
 Reason = Annotated[
@@ -57,6 +60,10 @@ def drain(
         float, typer.Option(help="Seconds until attempts that still run are stopped; -1: never.")
     ] = DRAIN_SECONDS,
     reason: Reason = "",
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until no attempt is left.")] = False,
+    timeout: Annotated[
+        float | None, typer.Option(help="With --wait: seconds after which to give up.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Drain a cell: it takes no new work, and its attempts may finish (operators).
@@ -66,7 +73,28 @@ def drain(
     until = None if deadline < 0 else deadline
     with connect(is_operator=True) as session:
         answer = session.drain(cell, deadline_seconds=until, reason=reason)
-    _show_order(answer, as_json)
+        if wait:
+            answer = _wait_until_empty(session, answer, PollInterval(timeout))
+    if wait and not as_json:
+        print(f"cell {cell} is drained: no attempts left")
+    else:
+        _show_order(answer, as_json)
+
+
+def _wait_until_empty(session: Session, cell: Cell, pace: PollInterval) -> Cell:
+    """Return the cell once it has no attempts. Raise ClientError if it does not drain any more."""
+    name, left = cell["name"], None
+    while True:
+        drain = cell["drain"]
+        if drain is None:
+            raise ClientError(f"cell {name} is {cell['state'].lower()} and does not drain")
+        if drain["empty_since"] is not None:
+            return cell
+        if drain["left"] != left:
+            left = drain["left"]
+            stderr().print(f"{left} of {drain['total']} attempts left")
+        pace.rest(f"cell {name}, with {left} attempts left")
+        cell = session.patiently(partial(session.cell, name), pace)
 
 
 def _show_order(answer: Cell, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from controlplane.admin.badges import instant, list_link, page_link, quantities,
 from controlplane.admin.base import Section, Table
 from controlplane.admin.sections.waterfall import MAX_LINES, waterfall_sections
 from controlplane.admin.work.attempts import attempt_badge, reason_of
+from controlplane.contract.states import FailureKind
 from controlplane.models import Attempt, Cell, ImageFailure
 from controlplane.models.attempts import IMAGE_FAILED
 
@@ -21,6 +22,7 @@ DAY = timedelta(days=1)
 _SHOWN = 100
 _SHOWN_FAILURES = 200
 _NEWEST = 3
+_SHOWN_SYSTEM_FAILURES = 10
 
 
 def attempt_sections(cell: Cell, *, now: datetime) -> list[Section]:
@@ -97,6 +99,30 @@ def image_failures(cell: Cell, *, now: datetime) -> Table:
                 instant(known[image].held_until) if image in known else "",
             )
             for image in sorted(times, key=times.__getitem__, reverse=True)
+        ],
+    )
+
+
+def system_failures(cell: Cell) -> Table:
+    """Return the newest attempts that failed for reasons of the system, with their texts."""
+    found = (
+        _attempts(cell)
+        .filter(failure_kind=FailureKind.SYSTEM, job__deleted_at=None)
+        .order_by("-uid")[:_SHOWN_SYSTEM_FAILURES]
+    )
+    return Table(
+        "Newest system failures",
+        anchor="failures",
+        columns=("job", "task", "ended", "reason", "attempt"),
+        rows=[
+            (
+                page_link("job", attempt.job_id, attempt.job),
+                page_link("task", attempt.task_id, _task_name(attempt)),
+                instant(attempt.finished_at),
+                reason_of(attempt),
+                page_link("attempt", attempt.pk, attempt.pk),
+            )
+            for attempt in found
         ],
     )
 

@@ -29,7 +29,9 @@ def drain_progress(cell_id: int, drain: DrainProgress, *, now: datetime, is_link
             "{} of {} attempts left, {}", left, drain.total, _describe_end(drain, now)
         )
     elif drain.total:
-        sentence = format_html("All {} attempts have ended.", drain.total)
+        sentence = format_html(
+            "All {} attempts have ended, the last {}.", drain.total, instant(drain.empty_since)
+        )
     else:
         sentence = format_html("{}", "The cell had no attempts.")
     paragraphs = [format_html("{} {}", bar, sentence)]
@@ -39,12 +41,21 @@ def drain_progress(cell_id: int, drain: DrainProgress, *, now: datetime, is_link
     return Prose("Drain", anchor="drain", paragraphs=paragraphs)
 
 
+def summary(drain: DrainProgress) -> SafeString:
+    """Return what a list shows: the number of attempts that are left, or since when none is."""
+    if drain.empty_since is None:
+        return format_html("{} attempts left", drain.left)
+    return format_html("drained: no attempts left since {}", instant(drain.empty_since))
+
+
 def _describe_end(drain: DrainProgress, now: datetime) -> SafeString:
     if drain.longest_until is None:
         return format_html("{}", "at least one of them without a time limit")
     until = drain.longest_until
     form = "%H:%M UTC" if until.date() == now.date() else "%Y-%m-%d %H:%M UTC"
-    return format_html("the longest until {} ({})", until.strftime(form), instant(until))
+    return format_html(
+        "the longest until {} ({}), grace period included", until.strftime(form), instant(until)
+    )
 
 
 def _count(number: int, cell_id: int, is_linked: bool, **query: str) -> SafeString:

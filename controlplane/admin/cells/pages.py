@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
-from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -35,12 +34,12 @@ from controlplane.admin.base import (
     confirmed_action,
     loaded_column,
 )
-from controlplane.admin.cells.attempts import attempt_sections, image_failures
+from controlplane.admin.cells.attempts import attempt_sections, image_failures, system_failures
 from controlplane.admin.cells.capacity import SPAN, capacity_charts
 from controlplane.admin.cells.changes import BEFORE, changes_table
-from controlplane.admin.cells.drain import drain_progress
+from controlplane.admin.cells.drain import drain_progress, summary
 from controlplane.admin.cells.enrolment import EnrolmentForm, initial_enrolment
-from controlplane.admin.fields import read_reason
+from controlplane.admin.fields import read_deadline, read_reason
 from controlplane.admin.live import SHORT_AGE_SECONDS
 from controlplane.commands.cells.enrolment import EnrolmentChange, change_enrolment
 from controlplane.commands.cells.operate import (
@@ -51,10 +50,11 @@ from controlplane.commands.cells.operate import (
     unquarantine_cell,
 )
 from controlplane.domain.cells.enrolment import describe_hold
-from controlplane.domain.state.states import CellState
+from controlplane.domain.errors import Conflict
+from controlplane.domain.state.states import CellState, Quarantine
 from controlplane.models import Cell
 from controlplane.queries.cells.capacity import load_usage
-from controlplane.queries.cells.drain import load_drains
+from controlplane.queries.cells.drain import DrainProgress, load_drains
 from controlplane.queries.pages.versions import HistoryScope
 from controlplane.queries.views.overviews import count_held_attempts
 from controlplane.spec import InvalidSpec
@@ -95,15 +95,23 @@ class CellAdmin(ReadOnlyAdmin):
     list_select_related = ("pool", "lease")
     list_per_page = 100
     search_fields = ("name",)
-    actions = ("drain", "cordon", "uncordon", "unquarantine", "enrolment", "revoke")
+    actions = (
+        "drain",
+        "change_deadline",
+        "cordon",
+        "uncordon",
+        "unquarantine",
+        "enrolment",
+        "revoke",
+    )
 
-    def load(self, rows: list[Any]) -> dict[int, tuple[dict[str, int], int]]:
-        """Return for each cell its used resources and the number of attempts that hold them."""
+    def load(self, rows: list[Any]) -> dict[int, tuple[dict[str, int], int, DrainProgress | None]]:
+        """Return for each cell its used resources, how many attempts hold them, and its drain."""
         ids = [cell.pk for cell in rows]
-        usage, held = load_usage(ids), count_held_attempts(ids)
-        return {key: (usage.get(key, {}), held.get(key, 0)) for key in ids}
+        usage, held, drains = load_usage(ids), count_held_attempts(ids), load_drains(ids)
+        return {key: (usage.get(key, {}), held.get(key, 0), drains.get(key)) for key in ids}
 
-    shown_state = column(lambda cell: with_note(_badges(cell), cell.state_reason), "state")
+    shown_state = loaded_column(lambda cell, loaded: _state(cell, loaded[2]), "state")
     last_message = column(
         lambda cell: instant(cell.lease.last_message_at) if hasattr(cell, "lease") else "never",
         "last heartbeat",
@@ -122,14 +130,30 @@ class CellAdmin(ReadOnlyAdmin):
         "Drain",
         title="Drain these cells?",
         text="The cells take no new work, and their attempts may finish. Attempts that still run"
-        " after 1 hour are stopped; their tasks run on other cells and use none of their retries.",
+        " at the deadline are stopped; their tasks run on other cells and use none of their"
+        " retries.",
         button="Drain",
         done="Cells ordered to drain",
-        fields=("reason",),
+        fields=("reason", "minutes"),
     )
     def drain(self, request: HttpRequest, cell: Cell) -> None:
-        """Order a drain with the default deadline."""
-        drain_cell(**_order(request, cell))
+        """Order a drain with the deadline of the form."""
+        drain_cell(**_order(request, cell), deadline_seconds=read_deadline(request))
+
+    @confirmed_action(
+        "Change the deadline",
+        title="Change the deadline of these drains?",
+        text="The new deadline replaces the present one. Attempts that still run then are stopped;"
+        " their tasks run on other cells and use none of their retries.",
+        button="Change the deadline",
+        done="Deadlines changed",
+        fields=("reason", "minutes"),
+    )
+    def change_deadline(self, request: HttpRequest, cell: Cell) -> None:
+        """Replace the deadline of a drain."""
+        if cell.ordered_state != CellState.DRAINING:
+            raise Conflict(f"cell {cell.name} does not drain")
+        drain_cell(**_order(request, cell), deadline_seconds=read_deadline(request))
 
     @confirmed_action(
         "Cordon",
@@ -158,7 +182,8 @@ class CellAdmin(ReadOnlyAdmin):
     @confirmed_action(
         "Lift the quarantine",
         title="Lift the quarantine of these cells?",
-        text="The cells leave quarantine. Earlier failures on them no longer count.",
+        text="Repair the cause first: if it persists, tasks fail on these cells until they are in"
+        " quarantine again. The cells leave quarantine. Earlier failures on them no longer count.",
         button="Lift the quarantine",
         done="Quarantines lifted",
         fields=("reason",),
@@ -186,7 +211,7 @@ class CellAdmin(ReadOnlyAdmin):
             else:
                 text = f"Enrolment of {cell.name} changed"
                 self.message_user(request, text, messages.SUCCESS)
-                return None
+                return HttpResponseRedirect(self.return_url(request, chosen))
         context = {
             **self.admin_site.each_context(request),
             "title": f"Change the enrolment of {cell.name}",
@@ -195,8 +220,7 @@ class CellAdmin(ReadOnlyAdmin):
             "media": self.media,
             "form": form,
             "cell": cell,
-            "checkbox_name": ACTION_CHECKBOX_NAME,
-            "list_url": self.list_url(),
+            **self.form_context(request, chosen),
         }
         return TemplateResponse(request, "controlplane/enrolment.html", context)
 
@@ -225,7 +249,7 @@ class CellAdmin(ReadOnlyAdmin):
             case CellState.CORDONED:
                 return ["uncordon", "drain", "enrolment", "revoke"]
             case CellState.DRAINING:
-                return ["uncordon", "enrolment", "revoke"]
+                return ["change_deadline", "uncordon", "enrolment", "revoke"]
             case CellState.QUARANTINED:
                 return ["unquarantine", "cordon", "drain", "enrolment", "revoke"]
             case _:
@@ -278,12 +302,19 @@ class CellAdmin(ReadOnlyAdmin):
         ]
 
     def leading_sections(self, request: HttpRequest, obj: Cell) -> list[Section]:
-        """Return the progress of a drain."""
+        """Return the failures that are why it is in quarantine, and the progress of a drain."""
+        sections: list[Section] = []
+        is_failing = obj.state == CellState.QUARANTINED and obj.quarantined_for
+        if is_failing == Quarantine.FAILURES and self._may_view_work(request):
+            sections.append(system_failures(obj))
         found = load_drains([obj.pk]).get(obj.pk)
-        if found is None:
-            return []
-        is_linked = self.may_view(request, "attempt")
-        return [drain_progress(obj.pk, found, now=clock.now(), is_linked=is_linked)]
+        if found is not None:
+            is_linked = self.may_view(request, "attempt")
+            sections.append(drain_progress(obj.pk, found, now=clock.now(), is_linked=is_linked))
+        return sections
+
+    def _may_view_work(self, request: HttpRequest) -> bool:
+        return all(self.may_view(request, it) for it in ("attempt", "job", "task"))
 
     def sections_for(self, request: HttpRequest, obj: Cell) -> list[Section]:
         """Return what runs, the last hour, resources, failed images and changes of the cell.
@@ -291,7 +322,7 @@ class CellAdmin(ReadOnlyAdmin):
         Attempts are shown to users who may view all that they link to.
         """
         now = clock.now()
-        may_view_work = all(self.may_view(request, it) for it in ("attempt", "job", "task"))
+        may_view_work = self._may_view_work(request)
         before = request.GET.get(BEFORE)
         changes = changes_table(obj, before, may_view_audit=self.may_view(request, "auditline"))
         return [
@@ -304,6 +335,14 @@ class CellAdmin(ReadOnlyAdmin):
     def history_scope(self, obj: Cell) -> HistoryScope:
         """Return the whole history, whose rows do not have their cell, and the cell's changes."""
         return HistoryScope(cell_id=obj.pk)
+
+
+def _state(cell: Cell, drain: DrainProgress | None) -> SafeString | str:
+    """Return the state with its reason; of a draining cell also what is left."""
+    if drain is None or cell.state != CellState.DRAINING:
+        return with_note(_badges(cell), cell.state_reason)
+    note = format_html("{} ({})", summary(drain), cell.state_reason)
+    return with_note(_badges(cell), note)
 
 
 def _held_attempts(cell: Cell) -> SafeString:
@@ -336,7 +375,8 @@ def _badges(cell: Cell) -> SafeString:
 
 
 def _seconds(value: float | None) -> str | None:
-    return None if value is None else f"{value:+.1f} s"
+    # 0.0 is added since a small negative number is rounded to -0.0.
+    return None if value is None else f"{round(value, 1) + 0.0:+.1f} s"
 
 
 def _meter(cell: Cell, usage: Mapping[str, int], name: str) -> SafeString | str:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from typing import Any, ClassVar
+from urllib.parse import urlencode
 
 from django import forms
 from django.apps import apps
@@ -25,6 +26,7 @@ from controlplane.admin.tenancy.members import (
 )
 from controlplane.commands.jobs.holds import hold_project, release_project
 from controlplane.commands.tenancy.projects import archive_project, create_project
+from controlplane.domain.jobs.bulk import BulkAction
 from controlplane.domain.placement.reasons.pending import explain_hold
 from controlplane.models import Domain, Membership, Project, Quota, ServiceAccount
 from controlplane.queries.holds import load_project_holds
@@ -222,10 +224,15 @@ class ProjectAdmin(ReadOnlyAdmin):
         ]
 
     def page_links(self, request: HttpRequest, obj: Project) -> list[tuple[str, str]]:
-        """Return the form that adds a member."""
-        if not is_operator(request):
-            return []
-        return [("Add a member", add_address(project=obj.pk))]
+        """Return the forms that add a member, and that cancel the jobs of the project."""
+        links = []
+        if is_operator(request):
+            links.append(("Add a member", add_address(project=obj.pk)))
+        if request.user.has_perm("controlplane.change_job"):
+            filled = {"action": BulkAction.CANCEL, "project": f"{obj.domain.name}/{obj.name}"}
+            address = reverse("admin:controlplane_bulkoperation_add")
+            links.append(("Cancel all jobs", f"{address}?{urlencode(filled)}"))
+        return links
 
     def page_actions(self, obj: Project) -> list[str]:
         """Return the actions that change the hold and the archive."""

@@ -232,6 +232,8 @@ class JobAdmin(ReadOnlyAdmin):
         button="Cancel jobs",
         done="Jobs being cancelled",
         fields=("reason", "force"),
+        applies=lambda job: job.finished_at is None,
+        count="{} of {} jobs are open.",
     )
     def cancel_jobs(self, request: HttpRequest, job: Job) -> None:
         """End a job as KILLED; a job that has ended does not change."""

@@ -80,6 +80,10 @@ class DrainSerializer(serializers.Serializer[None]):
         help_text="When the last of them has ended at the latest, by their time limits, the"
         " deadline of the drain and their grace periods; null: none is left, or one has no limit.",
     )
+    empty_since = serializers.DateTimeField(
+        allow_null=True,
+        help_text="When the last of them released its capacity; null: some are left.",
+    )
 
 
 class CellSerializer(serializers.ModelSerializer[Cell]):

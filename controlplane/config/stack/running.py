@@ -1,7 +1,6 @@
 """Run one stack: start it completely or not at all, and stop all of its processes."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from controlplane.config.stack import launch, preparation, readiness, supervisor
+from controlplane.config.stack.exits import Exits
 from controlplane.config.stack.failure import StackError
 from controlplane.config.stack.options import Options, choose_ports
 from controlplane.config.stack.parts import credentials, engine, image, ports, postgres, redis
@@ -27,9 +27,6 @@ from controlplane.config.stack.processes import (
 # Cells stop first, then the control plane, then the services: the sum of three waits.
 STOP_SECONDS = 120.0
 
-# Lines of supervisor about a process that exited, or that it no longer restarts.
-EXITED = re.compile(r"(?:exited|gave up): (?P<name>\S+)( \(.*\))?")
-
 
 class Stack:
     """The stack in one state folder. Use it as a context manager, whose exit stops the stack."""
@@ -41,7 +38,7 @@ class Stack:
         self._lock: IO[str] | None = None
         self._supervisor: subprocess.Popen[str] | None = None
         self._stopping = threading.Event()
-        self._exited: list[str] = []
+        self._exits = Exits(self._home)
         self.plan: StackPlan | None = None
 
     def __enter__(self) -> "Stack":
@@ -49,7 +46,8 @@ class Stack:
         try:
             self._start()
         except StackError as fault:
-            ends = readiness.log_ends(self._home, sorted(set(self._exited)))
+            ends = readiness.log_ends(self._home, sorted(set(self._exits.names)))
+            self._home.failure_file.write_text(f"{fault}\n")
             self.stop()
             raise StackError("\n".join([str(fault), *ends])) from None
         except BaseException:
@@ -62,6 +60,7 @@ class Stack:
 
     def _start(self) -> None:
         self._home.forget_run()
+        self._home.failure_file.unlink(missing_ok=True)
         self._home.stack_pid_file.write_text(f"{os.getpid()}\n")
         if self._options.driver == "docker":
             address = engine.require_engine(self._echo)
@@ -74,9 +73,9 @@ class Stack:
         write_private(self._home.environment_file, shell_lines(shell_environment(plan)))
         processes = list_processes(plan)
         self._start_supervisor(processes)
-        preparation.prepare(plan, self._echo, self._check_supervisor)
+        preparation.prepare(plan, self._echo, self._check_start)
         self._home.prepared_mark.touch()
-        readiness.wait_until_ready(plan, processes, self._echo, self._check_supervisor)
+        readiness.wait_until_ready(plan, processes, self._echo, self._check_start)
 
     def _make_plan(self) -> StackPlan:
         options, home = self._options, self._home
@@ -128,14 +127,11 @@ class Stack:
         ).start()
 
     def _report_exits(self, lines: IO[str]) -> None:
-        """Print supervisor's lines about exited processes; its log has all lines."""
-        for line in lines:
-            found = EXITED.search(line)
-            if found and not self._stopping.is_set():
-                self._exited.append(found["name"])
-                self._echo(found[0])
+        self._exits.read((line for line in lines if not self._stopping.is_set()), self._echo)
 
-    def _check_supervisor(self) -> None:
+    def _check_start(self) -> None:
+        """Raise StackError if supervisord ended or a process refuses to start."""
+        self._exits.check()
         if self._supervisor is not None and self._supervisor.poll() is not None:
             raise StackError(
                 f"supervisord ended with exit code {self._supervisor.returncode}:"

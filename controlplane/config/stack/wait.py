@@ -19,12 +19,18 @@ def run(*, patience: float = PATIENCE_SECONDS) -> int:
     """Return 0 once web is ready and every cell is READY. Raise StackError if no stack starts."""
     home = StackHome(options.from_process().home)
     began = held_at = time.monotonic()
+    earlier = _read_failure(home)
     while missing := _missing(home):
         now = time.monotonic()
         if home.is_held():
             held_at = now
+        if (failed := _read_failure(home)) and failed != earlier:
+            raise StackError(f"the stack in {home.root} did not start: {failed[1]}\n{_logs(home)}")
         if now - held_at > patience:
-            raise StackError(f"no stack is being started in {home.root}: run `make up`")
+            fault = f"no stack is being started in {home.root}: run `make up`"
+            if earlier is not None:
+                fault += f". The last start failed: {earlier[1]}\n{_logs(home)}"
+            raise StackError(fault)
         if now - began > DEADLINE_SECONDS:
             raise StackError(
                 f"the stack in {home.root} is not ready after {DEADLINE_SECONDS:.0f} s: {missing}"
@@ -32,6 +38,18 @@ def run(*, patience: float = PATIENCE_SECONDS) -> int:
         time.sleep(POLL_SECONDS)
     print(f"cellrun: the stack in {home.root} is ready")
     return 0
+
+
+def _read_failure(home: StackHome) -> tuple[int, str] | None:
+    """Return when and why a start in this folder failed last; None: the last one did not fail."""
+    try:
+        return home.failure_file.stat().st_mtime_ns, home.failure_file.read_text().rstrip()
+    except FileNotFoundError:
+        return None
+
+
+def _logs(home: StackHome) -> str:
+    return f"Logs of all processes: {home.logs}"
 
 
 def _missing(home: StackHome) -> str:

@@ -22,6 +22,8 @@ FAILING = "cell_failing"
 SUSPICIONS = (UNCONFIRMED, FAILING)
 """Kinds of alerts that are open only while their cell is QUARANTINED."""
 
+MAX_FAILURE_CHARS = 200
+
 _SUSPECT = frozenset(ORDERED_STATES)
 _SUSPECTED = frozenset({CellState.QUARANTINED})
 
@@ -79,8 +81,28 @@ def describe_overdue(count: int) -> str:
     return "1 stop is not confirmed" if count == 1 else f"{count} stops are not confirmed"
 
 
-def decide_failing(failing: Iterable[tuple[int, str]], *, now: datetime, policy: Policy) -> Effects:
-    """Quarantine `failing` cells (id and name), on which all recent attempts had system failures.
+@dataclass(frozen=True, slots=True)
+class FailingCell:
+    """A cell on which all recent attempts had system failures, with the text of the newest one."""
+
+    cell_id: int
+    name: str
+    newest: str
+
+
+def describe_newest(reason: str, newest: str) -> str:
+    """Return a reason with the text of the newest failure.
+
+    The text is of a job, so that only readers of all projects may see it.
+    """
+    text = " ".join(newest.split())
+    if len(text) > MAX_FAILURE_CHARS:
+        text = text[: MAX_FAILURE_CHARS - 1] + "…"
+    return f"{reason}; the newest: {text}" if text else reason
+
+
+def decide_failing(failing: Iterable[FailingCell], *, now: datetime, policy: Policy) -> Effects:
+    """Quarantine cells on which all recent attempts had system failures.
 
     The failures are of several jobs and images, so a single image or registry is not the cause.
     """
@@ -88,15 +110,17 @@ def decide_failing(failing: Iterable[tuple[int, str]], *, now: datetime, policy:
     reason = f"the last {policy.failures_in_a_row} attempts on it were system failures"
     cells = [
         ChangeCell(
-            cell_id,
+            cell.cell_id,
             frozenset({CellState.READY}),
             CellState.QUARANTINED,
             reason,
             cause=Quarantine.FAILURES,
             until=until,
-            alert=RaiseAlert(FAILING, name, f"cell {name}: {reason}"),
+            alert=RaiseAlert(
+                FAILING, cell.name, f"cell {cell.name}: {describe_newest(reason, cell.newest)}"
+            ),
         )
-        for cell_id, name in failing
+        for cell in failing
     ]
     return Effects(cells=cells)
 

@@ -49,6 +49,33 @@ STATES_OF = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
+class BulkPlace:
+    """How far an operation is: its round, and the job up to which the round is complete, by id.
+
+    A cancel has two rounds: it cancels the jobs that hold no capacity before those that hold some.
+    Otherwise placement would start waiting jobs of the operation on the capacity of cancelled ones,
+    which the operation would stop moments later. Other actions have one round.
+    """
+
+    job_id: int
+    is_first: bool = False
+
+    def as_number(self, last_job_id: int) -> int:
+        """Return the place as one number, which grows; that of a first round is below 0."""
+        return self.job_id - last_job_id - 1 if self.is_first else self.job_id
+
+    @classmethod
+    def read(cls, number: int, last_job_id: int) -> "BulkPlace":
+        """Return the place of a number."""
+        return cls(number + last_job_id + 1, is_first=True) if number < 0 else cls(number)
+
+    @classmethod
+    def start(cls, action: BulkAction) -> "BulkPlace":
+        """Return the place at the start of an operation."""
+        return cls(0, is_first=action is BulkAction.CANCEL)
+
+
+@dataclass(frozen=True, slots=True)
 class BulkFilter:
     """The jobs of an operation: those that match all fields; an empty field does not filter.
 

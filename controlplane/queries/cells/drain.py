@@ -23,12 +23,14 @@ class DrainProgress:
     """Attempts on a draining cell: those `left`, of `total` since the order of the drain.
 
     `longest_until`: when the last of them has ended at the latest; None: it has no limit.
+    `empty_since`: when the last one was released, or the order without any; None: some are left.
     """
 
     since: datetime | None
     left: int
     total: int
     longest_until: datetime | None
+    empty_since: datetime | None = None
 
 
 def load_drains(cell_ids: Sequence[int]) -> dict[int, DrainProgress]:
@@ -41,15 +43,19 @@ def load_drains(cell_ids: Sequence[int]) -> dict[int, DrainProgress]:
         f"""
         SELECT c.id, c.draining_since AS since, COALESCE(held.number, 0) AS number,
                COALESCE(held.is_endless, FALSE) AS is_endless, held.until,
-               (SELECT count(*) FROM controlplane_attempt r
-                WHERE r.cell_id = c.id AND r.released_at >= c.draining_since) AS released
+               gone.number AS released,
+               CASE WHEN held.number = 0 THEN GREATEST(c.draining_since, gone.newest) END
+               AS empty_since
         FROM controlplane_cell c CROSS JOIN LATERAL (
             SELECT count(*) AS number, bool_or(l.ends_at IS NULL) AS is_endless,
                    max(l.ends_at) AS until
             FROM (SELECT {_ENDS_AT} AS ends_at
                   FROM controlplane_attempt a JOIN controlplane_taskgroup g ON g.id = a.group_id
                   WHERE a.cell_id = c.id AND a.released_at IS NULL) l
-        ) held
+        ) held CROSS JOIN LATERAL (
+            SELECT count(*) AS number, max(r.released_at) AS newest FROM controlplane_attempt r
+            WHERE r.cell_id = c.id AND r.released_at >= c.draining_since
+        ) gone
         WHERE c.id = ANY(%s) AND c.ordered_state = '{CellState.DRAINING}'
           AND c.state <> '{CellState.LOST}'
         """,
@@ -61,6 +67,7 @@ def load_drains(cell_ids: Sequence[int]) -> dict[int, DrainProgress]:
             row.number,
             row.number + row.released,
             None if row.is_endless else row.until,
+            row.empty_since,
         )
         for row in found
     }

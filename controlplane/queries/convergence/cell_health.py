@@ -3,7 +3,12 @@
 from collections.abc import Collection
 from datetime import datetime
 
-from controlplane.domain.convergence.cell_health import UNCONFIRMED, ClearedCell, StuckCell
+from controlplane.domain.convergence.cell_health import (
+    UNCONFIRMED,
+    ClearedCell,
+    FailingCell,
+    StuckCell,
+)
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.state.states import CellState, Quarantine
 from controlplane.queries.convergence.parameters import parameters_of
@@ -60,8 +65,9 @@ STUCK_STOPS = f"""
 FAILING_CELLS = """
     FROM controlplane_cell c CROSS JOIN LATERAL (
         SELECT count(*) AS failures, count(DISTINCT f.job_id) AS jobs,
-               count(DISTINCT f.image) AS images, (array_agg(f.uid ORDER BY f.uid))[1] AS first
-        FROM (SELECT a.uid, a.job_id, a.finished_at,
+               count(DISTINCT f.image) AS images, (array_agg(f.uid ORDER BY f.uid))[1] AS first,
+               (array_agg(f.message ORDER BY f.uid DESC))[1] AS newest
+        FROM (SELECT a.uid, a.job_id, a.finished_at, a.message,
                      COALESCE(g.launch->>'image', a.job_id::text) AS image
               FROM controlplane_attempt a JOIN controlplane_taskgroup g ON g.id = a.group_id
               WHERE a.cell_id = c.id AND a.failure_kind = 'system'
@@ -119,11 +125,11 @@ def count_overdue_stops(cell_ids: Collection[int], now: datetime, policy: Policy
     return dict(found)
 
 
-def find_failing_cells(now: datetime, policy: Policy) -> list[tuple[int, str]]:
-    """Cells on which the last attempts all failed for reasons of the system: (cell, name)."""
-    statement = f"SELECT c.id, c.name {FAILING_CELLS} ORDER BY c.id"
+def find_failing_cells(now: datetime, policy: Policy) -> list[FailingCell]:
+    """Return the cells on which the last attempts all failed for reasons of the system."""
+    statement = f"SELECT c.id, c.name, bad.newest {FAILING_CELLS} ORDER BY c.id"
     found = rows(statement, parameters_of(now, None, policy))
-    return [(cell_id, name) for cell_id, name in found]
+    return [FailingCell(*row) for row in found]
 
 
 def find_cleared_cells(now: datetime, policy: Policy) -> list[ClearedCell]:

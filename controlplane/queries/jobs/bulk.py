@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
-from controlplane.domain.jobs.bulk import BulkAction, BulkFilter
+from controlplane.domain.jobs.bulk import BulkAction, BulkFilter, BulkPlace
 from controlplane.domain.roles import Access, Permission, Place, may
 from controlplane.domain.scopes import split_project_name
 from controlplane.models import BulkOperation
@@ -43,6 +43,12 @@ _APPLIES = MappingProxyType(
 )
 
 
+_HOLDS_NOTHING = """
+    NOT EXISTS (SELECT FROM controlplane_attempt a
+                WHERE a.job_id = j.id AND a.released_at IS NULL)
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class BulkPreview:
     """The jobs that an operation would process, of `read` ones that were compared with the filter.
@@ -66,11 +72,15 @@ class BulkJob:
 
 @dataclass(frozen=True, slots=True)
 class BulkPage:
-    """The next jobs. `reached`: the job up to which the page is complete, `is_last`: all are."""
+    """The next jobs. `reached`: the job up to which the page is complete; `is_last`: of its round.
+
+    `is_first`: whether the round is the first of two.
+    """
 
     jobs: Sequence[BulkJob]
     reached: int
     is_last: bool
+    is_first: bool
 
 
 def preview_bulk(action: BulkAction, wanted: BulkFilter, *, access: Access) -> BulkPreview:
@@ -118,11 +128,13 @@ def preview_bulk(action: BulkAction, wanted: BulkFilter, *, access: Access) -> B
 def find_page(operation: BulkOperation, access: Access, limit: int) -> BulkPage:
     """Return at most `limit` jobs that the operation processes next, by id."""
     action, wanted = BulkAction(operation.action), BulkFilter.read(operation.filter)
+    last = operation.last_job_id
+    place = BulkPlace.read(operation.after_job_id, last)
     try:
         found = _job_filter(action, wanted, access)
     except NotFound:  # the user has lost the role on the project
-        return BulkPage((), operation.last_job_id, is_last=True)
-    after, last = operation.after_job_id, operation.last_job_id
+        return BulkPage((), last, is_last=True, is_first=place.is_first)
+    after = place.job_id
     reached = scalar(
         """
         SELECT max(id) FROM (SELECT id FROM controlplane_job
@@ -131,8 +143,9 @@ def find_page(operation: BulkOperation, access: Access, limit: int) -> BulkPage:
         [after, last, SCANNED],
     )
     if reached is None:
-        return BulkPage((), last, is_last=True)
+        return BulkPage((), last, is_last=True, is_first=place.is_first)
     conditions, values = conditions_of(found)
+    conditions += [_HOLDS_NOTHING] if place.is_first else []
     conditions += [_APPLIES[action], "j.deleted_at IS NULL", "j.id > %s", "j.id <= %s"]
     jobs = named_rows(
         f"""
@@ -145,7 +158,7 @@ def find_page(operation: BulkOperation, access: Access, limit: int) -> BulkPage:
     if len(jobs) == limit:
         reached = jobs[-1].id
     permitted = [BulkJob(row.id, _place(row)) for row in jobs if _may_change(access, row)]
-    return BulkPage(permitted, reached, is_last=False)
+    return BulkPage(permitted, reached, is_last=False, is_first=place.is_first)
 
 
 def load_actor(operation: BulkOperation, *, now: datetime) -> Access | None:

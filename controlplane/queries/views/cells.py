@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from controlplane.domain.convergence.cell_health import describe_newest
 from controlplane.domain.errors import NotFound
-from controlplane.domain.state.states import CellState
+from controlplane.domain.state.states import CellState, Quarantine
 from controlplane.queries.cells.capacity import load_usage
 from controlplane.queries.cells.drain import DrainProgress, load_drains
-from controlplane.queries.sql import Row, decoded, named_rows
+from controlplane.queries.sql import Row, decoded, named_rows, scalar
 from controlplane.queries.views.amounts import free_of, shown_amounts
 
 _COLUMNS = f"""
@@ -22,6 +23,13 @@ JOIN controlplane_pool pool ON pool.id = c.pool_id
 LEFT JOIN controlplane_celllease l ON l.cell_id = c.id
 """
 
+_NEWEST_FAILURE = f"""
+SELECT a.message FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
+WHERE a.cell_id = %s AND a.failure_kind = 'system'
+  AND c.state = '{CellState.QUARANTINED}' AND c.quarantined_for = '{Quarantine.FAILURES}'
+ORDER BY a.uid DESC LIMIT 1
+"""
+
 
 def list_cells(*, after: str | None, limit: int) -> list[dict[str, Any]]:
     """Return at most `limit` cells after the name `after`, by name."""
@@ -32,12 +40,20 @@ def list_cells(*, after: str | None, limit: int) -> list[dict[str, Any]]:
     return _documents(found)
 
 
-def get_cell(name: str) -> dict[str, Any]:
-    """Return one cell. Raise NotFound."""
+def get_cell(name: str, *, with_failure: bool = False) -> dict[str, Any]:
+    """Return one cell. Raise NotFound.
+
+    `with_failure`: with the text of its newest system failure, of any project, if such failures
+    are why it is QUARANTINED.
+    """
     found = named_rows(f"{_COLUMNS} WHERE c.name = %s", [name])
     if not found:
         raise NotFound(f"there is no cell {name}")
-    return _documents(found)[0]
+    [document] = _documents(found)
+    if with_failure:
+        newest = scalar(_NEWEST_FAILURE, [document["id"]])
+        document["state_reason"] = describe_newest(document["state_reason"], newest or "")
+    return document
 
 
 def _documents(found: Sequence[Row]) -> list[dict[str, Any]]:
@@ -55,6 +71,11 @@ def _document(row: Row, used: Mapping[str, int], drain: DrainProgress | None) ->
         "max_capacity": shown_amounts(decoded(row.max_capacity)),
         "capacity": shown_amounts(capacity),
         "drain": drain
-        and {"left": drain.left, "total": drain.total, "longest_until": drain.longest_until},
+        and {
+            "left": drain.left,
+            "total": drain.total,
+            "longest_until": drain.longest_until,
+            "empty_since": drain.empty_since,
+        },
         "free": shown_amounts(free_of(capacity, used)),
     }

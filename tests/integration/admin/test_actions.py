@@ -70,6 +70,41 @@ def test_cancel_is_offered_for_open_jobs_only(
     assert "Cancel job …" not in text_of(operator.get(page))
 
 
+def test_cancel_counts_and_lists_the_open_jobs_only(operator: Client) -> None:
+    [job] = Job.objects.all()
+    ended = Job.objects.create(
+        **{
+            name: getattr(job, name)
+            for name in ("project", "owner", "pool", "min_available", "spec", "spec_digest")
+        },
+        name="ended",
+        state=TaskState.SUCCEEDED,
+        created_at=job.created_at,
+        finished_at=job.created_at,
+    )
+    filtered = f"{JOBS}?q=e"
+    both = (job.pk, ended.pk)
+    confirmation = text_of(act(operator, JOBS, "cancel_jobs", *both))
+    assert "1 of 2 jobs are open." in confirmation
+    assert f"ended ({ended.pk})" not in confirmation
+    done = text_of(act(operator, JOBS, "cancel_jobs", *both, confirmed="yes"))
+    assert "Jobs being cancelled: 1" in done
+    Job.objects.update(finished_at=job.created_at, state=TaskState.KILLED)
+    answer = act(operator, filtered, "cancel_jobs", *both, confirmed="yes")
+    assert "0 of 2 jobs are open." in text_of(answer)
+    assert answer.request["QUERY_STRING"] == "q=e"  # type: ignore[attr-defined]
+
+
+def test_page_of_a_project_leads_to_the_cancel_of_its_jobs(operator: Client) -> None:
+    project = Job.objects.get().project
+    page = operator.get(f"/admin/controlplane/project/{project.pk}/change/").content.decode()
+    found = re.search(r'href="([^"]*bulkoperation/add/[^"]*)">Cancel all jobs …', page)
+    assert found is not None
+    form = operator.get(html.unescape(found[1])).content.decode()
+    assert f'value="{project.domain.name}/{project.name}"' in form
+    assert "Start a bulk operation" in form
+
+
 def test_enrolment_is_changed_with_a_form(operator: Client) -> None:
     cell = Cell.objects.get(name="cell-ready")
     page = f"{CELLS}{cell.pk}/change/"
@@ -170,6 +205,55 @@ def test_cell_actions_require_confirmation(
     cell.refresh_from_db()
     assert cell.state == after
     assert "olga" in cell.state_reason
+
+
+def test_drain_has_a_deadline_which_the_page_of_the_cell_can_change(operator: Client) -> None:
+    cell = Cell.objects.get(name="cell-ready")
+    page = f"{CELLS}{cell.pk}/change/"
+    assert "Change the deadline …" not in text_of(operator.get(page))
+    form = act(operator, CELLS, "drain", cell.pk)
+    assert "Stop attempts after" in text_of(form)
+
+    def minutes_left() -> float | None:
+        cell.refresh_from_db()
+        until = cell.drain_deadline_at
+        return until and (until - clock.now()).total_seconds() / 60
+
+    def send(action: str, minutes: str) -> str:
+        return text_of(act(operator, CELLS, action, cell.pk, confirmed="yes", minutes=minutes))
+
+    send("drain", "5")
+    assert minutes_left() == pytest.approx(5, abs=1)
+    assert "Change the deadline …" in text_of(operator.get(page))
+    for wrong in ("soon", "-1", "nan", "1e300"):
+        assert "minutes: must be a number" in send("change_deadline", wrong)
+    assert minutes_left() == pytest.approx(5, abs=1)
+    assert "Deadlines changed: 1" in send("change_deadline", "120")
+    assert minutes_left() == pytest.approx(120, abs=1)
+    send("change_deadline", "")
+    assert minutes_left() is None
+    cordoned = Cell.objects.get(name="cell-cordoned")
+    refused = act(operator, CELLS, "change_deadline", cordoned.pk, confirmed="yes", minutes="5")
+    assert "cell cell-cordoned does not drain" in text_of(refused)
+
+
+def test_action_returns_to_the_page_on_which_it_began(operator: Client) -> None:
+    cell = Cell.objects.get(name="cell-ready")
+    page = f"{CELLS}{cell.pk}/change/"
+    assert 'name="from_page"' in operator.get(page).content.decode()
+    for action in ("cordon", "enrolment"):
+        form = act(operator, CELLS, action, cell.pk, from_page="yes").content.decode()
+        assert f'href="{page}">Back' in form
+        assert 'name="from_page" value="yes"' in form
+    answer = act(operator, CELLS, "cordon", cell.pk, confirmed="yes", from_page="yes")
+    assert answer.request["PATH_INFO"] == page  # type: ignore[attr-defined]
+    assert "Cells ordered to cordon: 1" in text_of(answer)
+    # From a list with a filter it returns to that list.
+    filtered = f"{CELLS}?state__exact=CORDONED"
+    form = act(operator, filtered, "uncordon", cell.pk).content.decode()
+    assert f'action="{filtered}"' in form
+    answer = act(operator, filtered, "uncordon", cell.pk, confirmed="yes")
+    assert answer.request["QUERY_STRING"] == "state__exact=CORDONED"  # type: ignore[attr-defined]
 
 
 def test_retry_of_a_job_with_a_document_of_an_earlier_release_is_refused_with_the_reason(

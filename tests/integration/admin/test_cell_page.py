@@ -166,6 +166,20 @@ def test_a_pull_that_failed_for_the_registry_counts_but_no_failure_after_the_sta
     assert "app:1 1" in text_of(section(page(operator), "images"))
 
 
+def test_a_quarantine_for_failures_begins_with_the_failed_attempts(operator: Client) -> None:
+    task = Task.objects.filter(state=TaskState.RUNNING)[0]
+    add_attempts(task, [TaskState.WORKER_FAILED])
+    failed = Attempt.objects.filter(task=task, state=TaskState.WORKER_FAILED)
+    failed.update(failure_kind="system", message="the engine has no space left", cell=cell())
+    assert "Newest system failures" not in page(operator)
+    Cell.objects.filter(pk=cell().pk).update(
+        state="QUARANTINED", quarantined_for="failures", quarantined_until=NOW
+    )
+    found = section(page(operator), "failures")
+    assert "the engine has no space left" in text_of(found)
+    assert address_of(Attempt, failed.get()) in found
+
+
 def test_changes_are_shown_newest_first_in_pages(operator: Client) -> None:
     for number in range(35):
         states = ("READY", "QUARANTINED") if number % 2 == 0 else ("QUARANTINED", "READY")

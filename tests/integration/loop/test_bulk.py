@@ -13,6 +13,7 @@ from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.commands.jobs.holds import hold_job, hold_project
 from controlplane.commands.tenancy.accounts import create_user
 from controlplane.commands.tenancy.tokens import create_api_token
+from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.jobs.bulk import MAX_RUNNING, BulkAction, BulkFilter
@@ -91,6 +92,36 @@ def test_open_jobs_are_cancelled_with_the_reason_and_the_operation_is_done(loop:
     assert lines("cancel.job") == [f"job {job.pk}" for job in jobs]
     assert set(AuditLine.objects.filter(action="cancel.job").values_list("actor")) == {("owner",)}
     assert lines("start.bulk_operation") == [f"bulk operation {operation.pk}"]
+    assert check_all() == []
+
+
+def test_no_job_of_the_set_starts_while_running_ones_are_cancelled(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "PAGE", 1)
+    cell = loop.cell(cpu=1000)
+    # The oldest and the newest job run; those between them wait, and start as soon as one ends.
+    first = loop.submit(name="first", resources={"cpu": 0.5})
+    loop.place()
+    waiting = [loop.submit(name=f"waits-{it}", resources={"cpu": 1}) for it in range(3)]
+    newest = loop.submit(name="newest", resources={"cpu": 0.5})
+    loop.place()
+    running = [*loop.attempts(first), *loop.attempts(newest)]
+    assert len(running) == 2
+    for attempt in running:
+        cell.report(AttemptReport(str(attempt.uid), 0, S.RUNNING))
+    operation = start(actor(loop.owner))
+    while not operation.ended_at:
+        run_bulk_page(operation.pk, now=clock.now(), is_over=lambda: False)
+        for attempt in running:
+            attempt.refresh_from_db()
+            if attempt.stop_reason and not attempt.released_at:
+                cell.end(attempt, S.KILLED)
+        loop.place()
+        operation.refresh_from_db()
+    assert [loop.attempts(job) for job in waiting] == [[]] * 3
+    assert (operation.done, operation.refused) == (5, 0)
+    assert lines("cancel.job") == [f"job {job.pk}" for job in (*waiting, first, newest)]
     assert check_all() == []
 
 

@@ -39,6 +39,19 @@ def test_ended_attempts_count_for_the_total_but_not_those_before_the_drain(loop:
     for attempt in rest[1:]:
         cell.end(attempt, S.FAILED, exit_code=1)
     assert (progress().left, progress().total, progress().longest_until) == (0, 3, None)
+    last = max(it.released_at for it in Attempt.objects.all() if it.released_at)
+    assert progress().empty_since == last
+
+
+def test_a_cell_without_attempts_is_empty_since_the_order(loop: Loop) -> None:
+    cell = loop.cell()
+    now = clock.now()
+    drain_cell(name="cell-1", actor="olga", now=now)
+    assert (progress().left, progress().total, progress().empty_since) == (0, 0, now)
+    uncordon_cell(name="cell-1", actor="olga", now=now)
+    begin(loop, cell)
+    drain_cell(name="cell-1", actor="olga", now=now)
+    assert (progress().left, progress().empty_since) == (1, None)
 
 
 def test_the_longest_ends_at_its_time_limit_or_the_deadline_and_after_its_grace(loop: Loop) -> None:
@@ -80,7 +93,12 @@ def test_the_document_of_a_cell_has_the_progress_only_while_it_drains(loop: Loop
     now = clock.now()
     drain_cell(name=name, actor="olga", now=now, deadline_seconds=0)
     until = now + timedelta(seconds=10)
-    assert get_cell(name)["drain"] == {"left": 1, "total": 1, "longest_until": until}
+    assert get_cell(name)["drain"] == {
+        "left": 1,
+        "total": 1,
+        "longest_until": until,
+        "empty_since": None,
+    }
     assert get_cell("cell-2" if name == "cell-1" else "cell-1")["drain"] is None
     Cell.objects.filter(name=name).update(state="LOST")
     assert get_cell(name)["drain"] is None

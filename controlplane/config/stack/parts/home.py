@@ -46,6 +46,11 @@ class StackHome:
         """Return the file with the id of the process that `make down` signals."""
         return self.run / "stack.pid"
 
+    @property
+    def failure_file(self) -> Path:
+        """Return the file with the reason of the last start that failed."""
+        return self.run / "failure"
+
     def pid_file(self, process: str) -> Path:
         """Return the file with the current process id of `process`."""
         return self.run / f"{process}.pid"

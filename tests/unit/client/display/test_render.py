@@ -118,6 +118,21 @@ def test_job_page_shows_its_placement_requirements() -> None:
     assert "asks" not in drawn(job_page(a_job(spec=None), [], total=0))
 
 
+def test_an_explanation_of_a_task_that_never_fits_has_no_internals_and_no_queue_position() -> None:
+    text = "larger than every cell of the pool: cell-1 comes closest and lacks 4179 MiB of memory"
+    reason = {"code": "insufficient_resources", "text": text, "shortfall": {"memory_mib": 4179}}
+    document = {
+        "task": 1,
+        "text": text,
+        "reason": {**reason, "cell": "cell-1", "never_fits": True},
+        "queue": {"position": 2, "of": 3},
+    }
+    shown = " ".join(drawn(explanation(document, "task 1")).split())
+    assert shown.endswith(text)
+    for internal in ("never_fits", "memory_mib", "position", "insufficient_resources"):
+        assert internal not in shown
+
+
 def test_an_explanation_shows_text_and_figures() -> None:
     document = {"state": "PENDING", "reason": {"text": "lacks", "shortfall": {"cpu": 2}}, "x": None}
     assert [line.strip() for line in drawn(explanation(document, "task 1")).splitlines()] == [

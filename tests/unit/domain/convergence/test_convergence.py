@@ -12,6 +12,7 @@ from controlplane.domain.convergence.cell_health import (
     FAILING,
     UNCONFIRMED,
     ClearedCell,
+    FailingCell,
     StuckCell,
     decide_cleared,
     decide_failing,
@@ -509,13 +510,20 @@ def test_cell_returns_to_its_ordered_state_after_quarantine(
 
 
 def test_failing_cell_is_quarantined_for_ten_minutes() -> None:
-    effects = decide_failing([(5, "north")], now=NOW, policy=Policy())
+    text = "the engine has no\nspace left " + "x" * 1000
+    effects = decide_failing([FailingCell(5, "north", text)], now=NOW, policy=Policy())
     (change,) = effects.cells
     assert (change.state, change.cause) == (CellState.QUARANTINED, Quarantine.FAILURES)
     assert change.until == NOW + timedelta(minutes=10)
     assert change.states == {CellState.READY}
     assert change.alert is not None
     assert (change.alert.kind, change.alert.subject) == (FAILING, "north")
+    # The state of a cell is for all users; the text is of a job and for operators.
+    assert change.reason == "the last 10 attempts on it were system failures"
+    assert change.alert.text.startswith(
+        f"cell north: {change.reason}; the newest: the engine has no space left xxx"
+    )
+    assert len(change.alert.text) < 300
 
 
 # Rules 7 and 8.
