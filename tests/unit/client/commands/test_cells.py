@@ -119,7 +119,7 @@ def test_list_shows_what_is_left_of_a_drain_and_since_when_a_cell_is_empty(
     assert "drained: no attempts left since" in shown
 
 
-def test_page_of_a_draining_cell_says_that_the_grace_period_is_included(environment: Api) -> None:
+def test_page_of_a_draining_cell_names_the_grace_period(environment: Api) -> None:
     drain = a_drain(3, 12, longest_until=AT)
     environment.answer(CELL, a_cell(state="DRAINING", drain=drain, drain_deadline_at=AT))
     assert facts_of(call("cells", "cell-1").stdout)["drain"].endswith("grace period included")
