@@ -31,6 +31,7 @@ from controlplane.commands.state.findings import add_dead_letter
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.contract.codec import clean_text
 from controlplane.domain.cells.keys import CellAddress
+from controlplane.domain.cells.probes import Probe
 from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.inbox.floods import FloodMeter
 from controlplane.inbox.sorting import (
@@ -61,7 +62,7 @@ class Inbox:
         self._sync_seconds = sync_seconds
         self._timer = timer or _seconds_of_clock
         self._beats: dict[CellAddress, Beat] = {}
-        self._probes: set[int] = set()
+        self._probes: set[Probe] = set()
         self._rotated: set[CellAddress] = set()
         self._floods = FloodMeter()
         self._forgot_at: float | None = None
@@ -121,7 +122,7 @@ class Inbox:
         if probes:
             # A recorded probe proves that the heartbeats before it were applied: record it after
             # them, and not at all if they failed, or convergence may declare their cells lost.
-            record_probes(sorted(probes), now=clock.now())
+            record_probes(probes, now=clock.now())
         return bool(beats or probes)
 
     def _complete_rotations(self) -> bool:

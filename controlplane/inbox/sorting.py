@@ -28,6 +28,7 @@ from controlplane.contract.wire.envelope import VERSION, Envelope
 from controlplane.contract.wire.queues import INBOX_QUEUES, inbox_queue
 from controlplane.contract.wire.sealing import BadSeal
 from controlplane.domain.cells.keys import CellAddress
+from controlplane.domain.cells.probes import Probe
 from controlplane.domain.cells.reports import ReportSender
 from controlplane.queries.cells.keys import find_keys, find_probe
 
@@ -83,7 +84,7 @@ class SortedBatch:
     goodbyes: list[GoodbyeMessage] = field(default_factory=list)
     reported: list[ReceivedReport] = field(default_factory=list)
     acknowledgements: list[Acknowledgement] = field(default_factory=list)
-    probes: list[int] = field(default_factory=list)
+    probes: list[Probe] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
     counts: Counter[tuple[int, str]] = field(default_factory=Counter)
     rotated: set[CellAddress] = field(default_factory=set)
@@ -189,8 +190,8 @@ def sort_messages(
         try:
             probe = find_probe(text)
             if probe is not None:
-                if queues is not None and queues[place] != INBOX_QUEUES[probe]:
-                    raise WrongShard(f"a probe of {INBOX_QUEUES[probe]} in {queues[place]}")
+                if queues is not None and queues[place] != INBOX_QUEUES[probe.shard]:
+                    raise WrongShard(f"a probe of {INBOX_QUEUES[probe.shard]} in {queues[place]}")
                 found.probes.append(probe)
                 continue
             message = envelope.parse(text)

@@ -128,11 +128,14 @@ class Walk(models.Model):
 
 
 class InboxProbe(models.Model):
-    """The last probe of an inbox shard: convergence sends it, and the inbox stamps it."""
+    """The last probe of an inbox shard, and until when the shard has delivered all messages.
+
+    `delivered_until`: when the probe that the inbox returned last was sent.
+    """
 
     shard = models.PositiveSmallIntegerField(primary_key=True)
     sent_at = models.DateTimeField()
-    received_at = models.DateTimeField(null=True, blank=True)
+    delivered_until = models.DateTimeField(null=True, blank=True)
 
     def __str__(self) -> str:
         return f"inbox {self.shard}"

@@ -42,11 +42,11 @@ def load_probe_time() -> datetime | None:
     None if one of them has never returned any.
     """
     statement = """
-        SELECT CASE WHEN bool_and(received_at IS NOT NULL) THEN min(received_at) END
+        SELECT CASE WHEN bool_and(delivered_until IS NOT NULL) THEN min(delivered_until) END
         FROM controlplane_inboxprobe
         """
-    received_at: datetime | None = scalar(statement)
-    return received_at
+    delivered_until: datetime | None = scalar(statement)
+    return delivered_until
 
 
 def load_silence(*, lost: bool) -> tuple[int, datetime | None]:

@@ -63,7 +63,7 @@ def well(loop: Loop) -> Loop:
         now = clock.now()
         TickState.objects.create(name=name, started_at=now, finished_at=now, covered_at=now)
     for shard in range(len(INBOX_QUEUES)):
-        InboxProbe.objects.create(shard=shard, sent_at=clock.now(), received_at=clock.now())
+        InboxProbe.objects.create(shard=shard, sent_at=clock.now(), delivered_until=clock.now())
     for name in ("recount", "orphans", "orphan_files"):
         Walk.objects.create(name=name, scanned_at=clock.now())
     return loop
@@ -203,7 +203,7 @@ def test_nothing_is_overdue_during_a_convergence_hold(well: Loop) -> None:
 
 
 def deaf() -> str:
-    InboxProbe.objects.filter(shard=0).update(received_at=ago(100))
+    InboxProbe.objects.filter(shard=0).update(delivered_until=ago(100))
     return "inbox 0"
 
 
@@ -340,7 +340,7 @@ def test_each_rule_with_a_bound_owns_a_planted_task_and_has_its_time(
 
 
 def test_silent_shards_are_not_reported_while_convergence_is_down(well: Loop) -> None:
-    InboxProbe.objects.update(received_at=ago(100))
+    InboxProbe.objects.update(delivered_until=ago(100))
     assert "inbox 0" in listed()
     TickState.objects.filter(name="convergence").update(finished_at=ago(100))
     found = listed()

@@ -266,7 +266,7 @@ def test_cell_is_lost_only_after_the_inbox_worked_late_in_its_lease(stage: Stage
     now = stage.now()
     long_ago, just_now = now - timedelta(seconds=60), now - timedelta(seconds=1)
     CellLease.objects.update(last_message_at=long_ago, expires_at=just_now, silent_ticks=9)
-    InboxProbe.objects.update(received_at=now - timedelta(seconds=7))
+    InboxProbe.objects.update(delivered_until=now - timedelta(seconds=7))
     convergence.run(memory=stage.memory)
     assert states() == ["READY"]
     stage.record_probes()

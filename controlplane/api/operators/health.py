@@ -88,11 +88,11 @@ def _check_tick(name: str, now: datetime) -> str:
 def _check_inbox(convergence: str, now: datetime) -> str:
     if convergence != "ok":
         return "unknown: convergence, which probes it, does not run"
-    received_at = load_probe_time()
-    if received_at is None:
+    delivered_until = load_probe_time()
+    if delivered_until is None:
         return "no probe has come back yet"
-    if now - received_at > timedelta(seconds=TICK_LATE_SECONDS):
-        return f"no probe has come back for {(now - received_at).total_seconds():.0f} s"
+    if now - delivered_until > timedelta(seconds=TICK_LATE_SECONDS):
+        return f"no probe has come back for {(now - delivered_until).total_seconds():.0f} s"
     return find_recurring_alert("inbox_batch_lost", since=now - LOST_BATCHES_FOR) or "ok"
 
 

@@ -1,10 +1,11 @@
 """Detect a deaf inbox by probes through each of its shards, which it stamps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from controlplane.contract.wire import broker
 from controlplane.contract.wire.queues import INBOX_QUEUES
+from controlplane.domain.cells.probes import Probe
 from controlplane.outbox import transport
 from controlplane.queries.cells.keys import write_probe
 from controlplane.queries.sql import execute, scalar
@@ -22,34 +23,47 @@ def send_probes(*, now: datetime) -> None:
     )
     transport.push(
         [
-            (queue, broker.plain_message(queue, write_probe(shard)))
+            (queue, broker.plain_message(queue, write_probe(shard, sent_at=now)))
             for shard, queue in enumerate(INBOX_QUEUES)
         ]
     )
 
 
-def record_probes(shards: Sequence[int], *, now: datetime) -> None:
-    """Record that the inbox returned the probes of these shards."""
+def record_probes(probes: Iterable[Probe], *, now: datetime) -> None:
+    """Record up to when each shard has delivered: the time at which its returned probe was sent.
+
+    An older probe changes nothing, unless the recorded time is in the future, from before the clock
+    was set back.
+    """
+    delivered: dict[int, datetime] = {}
+    for probe in probes:
+        sent_at = min(probe.sent_at, now)
+        delivered[probe.shard] = max(delivered.get(probe.shard, sent_at), sent_at)
     execute(
         """
         WITH locked AS MATERIALIZED (
-            SELECT shard FROM controlplane_inboxprobe WHERE shard = ANY(%(shards)s)
-            ORDER BY shard FOR NO KEY UPDATE
+            SELECT p.shard, v.sent_at FROM controlplane_inboxprobe p
+            JOIN unnest(%(shards)s::int[], %(times)s::timestamptz[]) AS v(shard, sent_at)
+              ON v.shard = p.shard
+            ORDER BY p.shard FOR NO KEY UPDATE OF p
         )
-        UPDATE controlplane_inboxprobe p SET received_at = %(now)s
+        UPDATE controlplane_inboxprobe p SET delivered_until = locked.sent_at
         FROM locked WHERE p.shard = locked.shard
+          AND (p.delivered_until IS NULL OR p.delivered_until < locked.sent_at
+               OR p.delivered_until > %(now)s)
         """,
-        {"shards": sorted(set(shards)), "now": now},
+        {"shards": [*delivered], "times": [*delivered.values()], "now": now},
     )
 
 
 def find_deaf_since(*, now: datetime, patience: timedelta) -> bool:
-    """Return whether some shard has not returned a probe for longer than `patience`.
+    """Return whether some shard has not delivered what was sent longer than `patience` ago.
 
     A time in the future, from before the clock was set back, does not count.
     """
     statement = """
-        SELECT count(*) FROM controlplane_inboxprobe WHERE received_at > %s AND received_at <= %s
+        SELECT count(*) FROM controlplane_inboxprobe
+        WHERE delivered_until > %s AND delivered_until <= %s
         """
     returned = scalar(statement, [now - patience, now + patience])
     return bool(returned < len(INBOX_QUEUES))

@@ -5,12 +5,13 @@ and, during a rotation, the next one.
 """
 
 from collections.abc import Iterable
+from datetime import datetime
 
 from django.conf import settings
 
 from controlplane.contract.wire.envelope import VERSION
 from controlplane.domain.cells.keys import CellAddress, cell_key, choose_secret_key, key_id
-from controlplane.domain.cells.probes import probe_text, read_probe
+from controlplane.domain.cells.probes import Probe, probe_text, read_probe
 from controlplane.models import Cell
 from controlplane.queries.sql import rows
 
@@ -93,13 +94,13 @@ def _secret_keys() -> tuple[str, ...]:
     return (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
 
 
-def write_probe(shard: int) -> str:
+def write_probe(shard: int, *, sent_at: datetime) -> str:
     """Return the text of a probe through a shard of the inbox."""
-    return probe_text(settings.SECRET_KEY, shard)
+    return probe_text(settings.SECRET_KEY, Probe(shard, sent_at))
 
 
-def find_probe(text: str) -> int | None:
-    """Return the shard of a probe of this installation, or None if the text is no probe.
+def find_probe(text: str) -> Probe | None:
+    """Return a probe of this installation, or None if the text is no probe.
 
     Raise MalformedMessage, BadMac.
     """

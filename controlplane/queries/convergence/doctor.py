@@ -142,15 +142,15 @@ def _ticks(now: datetime) -> Iterator[DoctorEntry]:
 def _shards(now: datetime) -> Iterator[DoctorEntry]:
     found = rows(
         """
-        SELECT shard, COALESCE(received_at, sent_at) FROM controlplane_inboxprobe
-        WHERE COALESCE(received_at, sent_at) <= %s ORDER BY shard
+        SELECT shard, COALESCE(delivered_until, sent_at) FROM controlplane_inboxprobe
+        WHERE COALESCE(delivered_until, sent_at) <= %s ORDER BY shard
         """,
         [now - timedelta(seconds=TICK_LATE_SECONDS)],
     )
-    for shard, received_at in found:
+    for shard, delivered_until in found:
         acts = "once its worker runs: no cell is lost before"
         yield DoctorEntry(
-            f"inbox {shard}", "brings back no probe", received_at, "an operator", acts, True
+            f"inbox {shard}", "brings back no probe", delivered_until, "an operator", acts, True
         )
 
 

@@ -13,10 +13,10 @@ from controlplane.queries.sql import rows
 SILENT_LEASES = """
     FROM controlplane_celllease l JOIN controlplane_cell c ON c.id = l.cell_id
     WHERE l.expires_at <= %(now)s AND c.state <> 'LOST'
-      -- Every shard has delivered a message in the last part of the lease or after it, so it would
-      -- have delivered those of the cell. Requiring one after the lease would cost a tick more.
+      -- Every shard has delivered what was sent until the last part of the lease or after it, so it
+      -- would have delivered what the cell sent. Requiring the whole lease would cost a tick more.
       AND l.expires_at - make_interval(secs => %(hearing)s)
-          <= (SELECT min(received_at) FROM controlplane_inboxprobe)
+          <= (SELECT min(delivered_until) FROM controlplane_inboxprobe)
     """
 
 HELD_LOSSES = """

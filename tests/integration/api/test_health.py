@@ -48,13 +48,13 @@ def test_readyz_reports_a_silent_inbox() -> None:
     assert check == "unknown: convergence, which probes it, does not run"
     TickState.objects.create(name="convergence", finished_at=now)
     assert Client().get("/readyz").json()["checks"]["inbox"] == "no probe has come back yet"
-    InboxProbe.objects.create(shard=0, sent_at=now, received_at=now)
+    InboxProbe.objects.create(shard=0, sent_at=now, delivered_until=now)
     shard = InboxProbe.objects.create(shard=1, sent_at=now)
     assert Client().get("/readyz").json()["checks"]["inbox"] == "no probe has come back yet"
-    shard.received_at = now
+    shard.delivered_until = now
     shard.save()
     assert Client().get("/readyz").json()["checks"]["inbox"] == "ok"
-    shard.received_at = now - timedelta(seconds=100)
+    shard.delivered_until = now - timedelta(seconds=100)
     shard.save()
     assert (
         Client().get("/readyz").json()["checks"]["inbox"].startswith("no probe has come back for")

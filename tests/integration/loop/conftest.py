@@ -162,7 +162,7 @@ class Loop:
         rest = {"finished_at": clock.now(), "started_at": None, "hold_until": None}
         TickState.objects.update_or_create(name="convergence", defaults=rest)
         for shard in range(len(INBOX_QUEUES)):
-            probed = {"sent_at": clock.now(), "received_at": clock.now()}
+            probed = {"sent_at": clock.now(), "delivered_until": clock.now()}
             InboxProbe.objects.get_or_create(shard=shard, defaults=probed)
         for queue, message in list(self.wire.sent):
             if queue in INBOX_QUEUES:

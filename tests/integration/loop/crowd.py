@@ -18,6 +18,7 @@ from controlplane.commands.retention.deletion import delete_job
 from controlplane.contract.messages.reports import AttemptReport, Heartbeat
 from controlplane.contract.states import TaskState as S
 from controlplane.contract.wire.queues import INBOX_SHARDS
+from controlplane.domain.cells.probes import Probe
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.jobs.submission import JobsRefused, NameTaken
 from controlplane.models import Alert, Attempt, DeadLetter, Job, Task, TickState
@@ -115,7 +116,7 @@ def tick(dice: random.Random) -> None:
     now = clock.now()
     rest = {"finished_at": now, "started_at": None, "hold_until": None}
     TickState.objects.filter(name="convergence").update(**rest)
-    record_probes(range(INBOX_SHARDS), now=now)
+    record_probes([Probe(shard, now) for shard in range(INBOX_SHARDS)], now=now)
     convergence.run()
 
 

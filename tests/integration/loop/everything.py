@@ -76,7 +76,7 @@ class Planting:
                 name=name, defaults={"finished_at": now, "covered_at": now, "started_at": None}
             )
         for shard in range(len(INBOX_QUEUES)):
-            InboxProbe.objects.create(shard=shard, sent_at=clock.now(), received_at=clock.now())
+            InboxProbe.objects.create(shard=shard, sent_at=clock.now(), delivered_until=clock.now())
         return self.jobs
 
     def cell(self, name: str) -> FakeCell:

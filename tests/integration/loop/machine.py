@@ -322,7 +322,7 @@ class Course(RuleBasedStateMachine):
         rest = {"finished_at": self.now, "started_at": None, "hold_until": hold_until}
         TickState.objects.update_or_create(name="convergence", defaults=rest)
         for shard in range(8):
-            probed = {"sent_at": self.now, "received_at": self.now}
+            probed = {"sent_at": self.now, "delivered_until": self.now}
             InboxProbe.objects.update_or_create(shard=shard, defaults=probed)
         covered_at = agreement.covered_at()
         convergence.run(memory=self.loop.memory)

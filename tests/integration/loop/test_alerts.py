@@ -101,7 +101,7 @@ class Died(Exception):
 @pytest.mark.parametrize("where", ["the alert", "the run"])
 def test_gap_hold_survives_the_death_of_the_tick_that_found_it(loop: Loop, where: str) -> None:
     loop.converge()
-    InboxProbe.objects.filter(shard=0).update(received_at=ago(16))
+    InboxProbe.objects.filter(shard=0).update(delivered_until=ago(16))
     TickState.objects.update(started_at=ago(5))
 
     def die(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
@@ -117,7 +117,7 @@ def test_gap_hold_survives_the_death_of_the_tick_that_found_it(loop: Loop, where
     assert hold_until > clock.now()
     has_alert = Alert.objects.filter(kind="control_plane_gap", cleared_at=None).exists
     assert has_alert() == (where == "the run")
-    InboxProbe.objects.update(received_at=clock.now())
+    InboxProbe.objects.update(delivered_until=clock.now())
     TickState.objects.update(started_at=ago(5))
     convergence.run(memory=memory)
     assert load_tick("convergence").hold_until == hold_until

@@ -134,7 +134,7 @@ def differences(
 
 
 def tick(hour: Clock) -> None:
-    InboxProbe.objects.update(received_at=hour.time)
+    InboxProbe.objects.update(delivered_until=hour.time)
     convergence.run(memory=hour.memory)
     hour.time += timedelta(seconds=5)
 

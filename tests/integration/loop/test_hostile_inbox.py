@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from controlplane.contract.messages.reports import AttemptReport, Heartbeat, Reg
 from controlplane.contract.states import TaskState as S
 from controlplane.contract.wire import envelope, keys
 from controlplane.contract.wire.queues import inbox_queue
-from controlplane.domain.cells.probes import probe_text
+from controlplane.domain.cells.probes import Probe, probe_text
 from controlplane.inbox import batches
 from controlplane.inbox.batches import FORGET_SECONDS, Inbox
 from controlplane.inbox.floods import WINDOW_SECONDS
@@ -25,6 +25,8 @@ from controlplane.models import Alert, Cell, CellLease, DeadLetter, InboxProbe
 from controlplane.queries.cells.keys import write_probe
 from tests.harness.hostile import BODIES, UID, wrong_values
 from tests.integration.loop.conftest import FakeCell, Loop
+
+NOON = datetime(2031, 5, 4, 12, tzinfo=UTC)
 
 BEAT = Heartbeat(()).body()
 
@@ -234,13 +236,13 @@ def test_probe_counts_as_returned_only_after_the_heartbeats_before_it(loop: Loop
     inbox = Inbox(sync_seconds=5.0, timer=timer)
     inbox.apply([seal(cell, BEAT)])
     inbox.apply([seal(cell, BEAT)])
-    inbox.apply([write_probe(0)])
+    inbox.apply([write_probe(0, sent_at=clock.now())])
     assert heartbeat_seq(cell) < cell.seq
-    assert InboxProbe.objects.get().received_at is None
+    assert InboxProbe.objects.get().delivered_until is None
     timer.now += 5.0
     inbox.apply([])
     assert heartbeat_seq(cell) == cell.seq
-    assert InboxProbe.objects.get().received_at is not None
+    assert InboxProbe.objects.get().delivered_until is not None
 
 
 def test_probe_is_lost_with_the_heartbeats_before_it(
@@ -250,7 +252,7 @@ def test_probe_is_lost_with_the_heartbeats_before_it(
     InboxProbe.objects.create(shard=0, sent_at=clock.now())
     inbox = Inbox(sync_seconds=5.0, timer=timer)
     inbox.apply([seal(cell, BEAT)])
-    inbox.apply([seal(cell, BEAT), write_probe(0)])
+    inbox.apply([seal(cell, BEAT), write_probe(0, sent_at=clock.now())])
     timer.now += 5.0
     with monkeypatch.context() as patch:
         patch.setattr(batches, "answer_heartbeats", refuse)
@@ -258,20 +260,20 @@ def test_probe_is_lost_with_the_heartbeats_before_it(
             inbox.apply([])
     inbox.apply([])
     assert heartbeat_seq(cell) < cell.seq
-    assert InboxProbe.objects.get().received_at is None
-    inbox.apply([write_probe(0)])
-    assert InboxProbe.objects.get().received_at is not None
+    assert InboxProbe.objects.get().delivered_until is None
+    inbox.apply([write_probe(0, sent_at=clock.now())])
+    assert InboxProbe.objects.get().delivered_until is not None
 
 
 @pytest.mark.parametrize(
     "forged",
     [
-        '{"probe": 0}',
-        json.dumps({"probe": 0, "mac": "0" * 64}),
-        json.dumps({"probe": 0, "mac": "\ud800" * 8}),
-        json.dumps({"probe": 0, "mac": None}),
-        probe_text("the secret key of another installation", 0),
-        write_probe(1).replace('"probe": 1', '"probe": 0'),
+        json.dumps({"probe": 0, "at": "x", "mac": "\ud800" * 8}),
+        json.dumps({"probe": 0, "at": "x", "mac": None}),
+        json.dumps({"probe": 0, "at": NOON.isoformat(), "mac": "0" * 64}),
+        probe_text("the secret key of another installation", Probe(0, NOON)),
+        write_probe(1, sent_at=NOON).replace('"probe": 1', '"probe": 0'),
+        write_probe(0, sent_at=NOON).replace("T12:00", "T13:00"),
     ],
 )
 def test_probe_of_a_cell_proves_nothing(loop: Loop, forged: str) -> None:
@@ -279,19 +281,19 @@ def test_probe_of_a_cell_proves_nothing(loop: Loop, forged: str) -> None:
     InboxProbe.objects.create(shard=0, sent_at=clock.now())
     loop.inbox.apply([forged], ["inbox.0"])
     assert loop.inbox.dropped == {"bad_mac": 1}
-    assert InboxProbe.objects.get().received_at is None
-    loop.inbox.apply([write_probe(0)], ["inbox.0"])
-    assert InboxProbe.objects.get().received_at is not None
+    assert InboxProbe.objects.get().delivered_until is None
+    loop.inbox.apply([write_probe(0, sent_at=clock.now())], ["inbox.0"])
+    assert InboxProbe.objects.get().delivered_until is not None
 
 
 def test_probe_of_a_former_secret_key_counts(loop: Loop, settings: Any) -> None:
     """It was sent before the rotation, or by a process that has not restarted yet."""
     InboxProbe.objects.create(shard=0, sent_at=clock.now())
-    sent = write_probe(0)
+    sent = write_probe(0, sent_at=clock.now())
     settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY]
     settings.SECRET_KEY = "another secret key of this installation"
     loop.inbox.apply([sent], ["inbox.0"])
-    assert InboxProbe.objects.get().received_at is not None
+    assert InboxProbe.objects.get().delivered_until is not None
 
 
 def refuse(*_: object, **__: object) -> None:

@@ -1,14 +1,20 @@
 """Batches of reports of which one cannot be recorded: nothing is acknowledged that is not kept."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import OperationalError, connection
 
+from controlplane import clock
+from controlplane.commands.convergence.cells import lose_silent_cells
+from controlplane.commands.convergence.runner import RuleContext
 from controlplane.contract.messages.reports import AttemptReport, Heartbeat
 from controlplane.contract.states import TaskState as S
 from controlplane.contract.wire import envelope, keys
+from controlplane.contract.wire.queues import INBOX_QUEUES
+from controlplane.domain.convergence.policy import Policy
 from controlplane.inbox import batches
 from controlplane.models import Attempt, Cell, CellLease, DeadLetter, InboxProbe, Job
 from controlplane.queries.cells.keys import key_of, write_probe
@@ -117,11 +123,46 @@ def test_probe_is_not_recorded_while_heartbeats_before_it_are_not_applied(
 
     cell = loop.cell()
     loop.converge()
-    received = InboxProbe.objects.get(shard=0).received_at
+    received = InboxProbe.objects.get(shard=0).delivered_until
     with monkeypatch.context() as outage:
         outage.setattr(batches, "answer_heartbeats", away)
         with pytest.raises(OperationalError):
-            loop.inbox.apply([beat_of(cell), write_probe(0)])
-    assert InboxProbe.objects.get(shard=0).received_at == received
-    loop.inbox.apply([beat_of(cell), write_probe(0)])
-    assert InboxProbe.objects.get(shard=0).received_at != received
+            loop.inbox.apply([beat_of(cell), write_probe(0, sent_at=clock.now())])
+    assert InboxProbe.objects.get(shard=0).delivered_until == received
+    loop.inbox.apply([beat_of(cell), write_probe(0, sent_at=clock.now())])
+    assert InboxProbe.objects.get(shard=0).delivered_until != received
+
+
+def test_probe_from_before_an_outage_does_not_prove_what_was_sent_since(loop: Loop) -> None:
+    loop.converge()
+    sent_at = clock.now() - timedelta(minutes=1)
+    InboxProbe.objects.update(delivered_until=sent_at - timedelta(minutes=1))
+    loop.inbox.apply([write_probe(0, sent_at=sent_at)])
+    assert InboxProbe.objects.get(shard=0).delivered_until == sent_at
+    loop.inbox.apply([write_probe(0, sent_at=sent_at - timedelta(seconds=30))])
+    assert InboxProbe.objects.get(shard=0).delivered_until == sent_at
+
+
+def test_probe_ahead_of_the_clock_proves_nothing_about_the_future(loop: Loop) -> None:
+    """The clock was set back since it was sent."""
+    loop.converge()
+    InboxProbe.objects.update(delivered_until=clock.now() + timedelta(hours=1))
+    loop.inbox.apply([write_probe(0, sent_at=clock.now() + timedelta(hours=1))])
+    assert InboxProbe.objects.get(shard=0).delivered_until <= clock.now()
+
+
+def test_cell_whose_heartbeats_wait_behind_an_old_probe_is_not_lost(loop: Loop) -> None:
+    """The inbox was away; its first batch has the probes, and not yet the heartbeats."""
+    cell = loop.cell()
+    away_since = clock.now() - timedelta(minutes=1)
+    silent = {"expires_at": away_since + timedelta(seconds=15), "silent_ticks": 9}
+    CellLease.objects.update(last_message_at=away_since, **silent)
+    for shard in range(len(INBOX_QUEUES)):
+        probed = {"sent_at": away_since, "delivered_until": away_since}
+        InboxProbe.objects.update_or_create(shard=shard, defaults=probed)
+    texts = [write_probe(shard, sent_at=away_since) for shard in range(len(INBOX_QUEUES))]
+    loop.inbox.apply(texts, list(INBOX_QUEUES))
+    find = RuleContext(clock.now(), Policy(), frozenset({"silent_leases"}))
+    assert not any(lose_silent_cells(find).values())
+    cell.beat()
+    assert Cell.objects.get().state == "READY"

@@ -244,7 +244,7 @@ def test_no_cell_is_lost_while_the_inbox_is_silent(loop: Loop) -> None:
     for _ in range(6):
         TickState.objects.filter(name="convergence").update(started_at=None)
         convergence.run(memory=loop.memory)
-        InboxProbe.objects.update(received_at=long_ago)
+        InboxProbe.objects.update(delivered_until=long_ago)
     assert Cell.objects.get().state == "READY"
 
 

@@ -44,7 +44,7 @@ FOUR = [f"cell-{number}" for number in range(1, 5)]
 @pytest.fixture
 def four(loop: Loop) -> list[FakeCell]:
     for shard in range(len(INBOX_QUEUES)):
-        InboxProbe.objects.create(shard=shard, sent_at=clock.now(), received_at=clock.now())
+        InboxProbe.objects.create(shard=shard, sent_at=clock.now(), delivered_until=clock.now())
     return [loop.cell(name) for name in FOUR]
 
 
@@ -193,7 +193,7 @@ def test_alerts_of_lost_cells_are_closed_in_one_statement(loop: Loop) -> None:
     names = [f"cell-{number}" for number in range(1, 13)]
     for name in names:
         loop.cell(name)
-    InboxProbe.objects.create(shard=0, sent_at=clock.now(), received_at=clock.now())
+    InboxProbe.objects.create(shard=0, sent_at=clock.now(), delivered_until=clock.now())
     counts = []
     for silent in (names[:1], names[:5]):
         fall_silent(*silent)

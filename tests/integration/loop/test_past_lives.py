@@ -130,7 +130,7 @@ def test_cell_is_silent_only_if_every_inbox_shard_works(loop: Loop, deaf: int) -
     now, policy = clock.now(), Policy()
     CellLease.objects.update(expires_at=now - timedelta(seconds=1))
     for shard in range(INBOX_SHARDS):
-        InboxProbe.objects.create(shard=shard, sent_at=now, received_at=now)
+        InboxProbe.objects.create(shard=shard, sent_at=now, delivered_until=now)
     assert len(list_silent_leases(now, policy)) == 1
-    InboxProbe.objects.filter(shard=deaf).update(received_at=now - timedelta(minutes=5))
+    InboxProbe.objects.filter(shard=deaf).update(delivered_until=now - timedelta(minutes=5))
     assert list_silent_leases(now, policy) == []

@@ -7,6 +7,7 @@ Both sides are entered as the processes enter them: the inbox by `sort_messages`
 import contextlib
 import json
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ from controlplane.contract.messages.reports import (
 from controlplane.contract.states import TaskState
 from controlplane.contract.wire import envelope, keys
 from controlplane.contract.wire.queues import INBOX_QUEUES, inbox_queue
+from controlplane.domain.cells.probes import Probe
 from controlplane.inbox.sorting import COUNTED_CHARS, MAX_OF_A_CELL, Directory, sort_messages
 from controlplane.queries.cells.keys import write_probe
 from tests.harness.hostile import BODIES, wrong_values
@@ -267,10 +269,11 @@ def test_batch_takes_fewer_messages_of_a_cell_if_they_are_long() -> None:
 
 
 def test_probe_counts_only_for_its_own_shard() -> None:
-    probe = write_probe(3)
+    probe = Probe(3, datetime(2031, 5, 4, 12, tzinfo=UTC))
+    text = write_probe(3, sent_at=probe.sent_at)
     for shard, queue in enumerate(INBOX_QUEUES):
-        found = sort_messages([probe], Directory(find), [queue])
-        assert found.probes == ([3] if shard == 3 else [])
+        found = sort_messages([text], Directory(find), [queue])
+        assert found.probes == ([probe] if shard == 3 else [])
         assert found.dropped == ({} if shard == 3 else {"wrong_shard": 1})
 
 
