@@ -52,7 +52,7 @@ FROM unnest(%s::bigint[], %s::timestamptz[]) AS v(id, next_at) WHERE s.id = v.id
 
 
 @dataclass(frozen=True, slots=True)
-class _Planned:
+class _PlannedSchedule:
     schedule: Schedule
     plan: FiringPlan
     load: ScheduleLoad
@@ -117,7 +117,7 @@ def _fire(schedules: Sequence[Schedule], owner: User, now: datetime) -> int:
     return _record(planned, started, now)
 
 
-def _plan(schedule: Schedule, load: ScheduleLoad, now: datetime) -> _Planned:
+def _plan(schedule: Schedule, load: ScheduleLoad, now: datetime) -> _PlannedSchedule:
     assert schedule.next_at is not None
     facts = ScheduleFacts(
         calendar=calendar_of(schedule.cron, schedule.time_zone),
@@ -127,10 +127,10 @@ def _plan(schedule: Schedule, load: ScheduleLoad, now: datetime) -> _Planned:
         has_open_job=bool(load.open_jobs),
         waiting=load.waiting,
     )
-    return _Planned(schedule, plan_firings(facts, now=now), load)
+    return _PlannedSchedule(schedule, plan_firings(facts, now=now), load)
 
 
-def _cancel(item: _Planned, owner: User, now: datetime) -> None:
+def _cancel(item: _PlannedSchedule, owner: User, now: datetime) -> None:
     reason = f"schedule {item.schedule.name}: the next instant replaces it"
     for job_id in item.load.open_jobs:
         # A job that was deleted meanwhile needs no end.
@@ -143,7 +143,7 @@ def _cancel(item: _Planned, owner: User, now: datetime) -> None:
 
 
 def _record(
-    planned: Sequence[_Planned],
+    planned: Sequence[_PlannedSchedule],
     started: Mapping[tuple[int, datetime], StartedJob],
     now: datetime,
 ) -> int:
@@ -154,7 +154,7 @@ def _record(
             for schedule_id, *rest in rows(_LOCK, [[item.schedule.pk for item in planned]])
         }
         made: list[ScheduleFiring] = []
-        advanced: list[_Planned] = []
+        advanced: list[_PlannedSchedule] = []
         for item in planned:
             schedule = item.schedule
             if schedule.pk not in current:

@@ -163,7 +163,7 @@ def test_token_that_is_revoked_during_a_request_creates_no_other(submitter: Call
     assert not ApiToken.objects.filter(name="more").exists()
 
 
-def test_user_who_is_deactivated_during_a_request_gets_no_token(operator: Caller) -> None:
+def test_user_deactivated_during_a_request_gets_no_token(operator: Caller) -> None:
     """A token would be valid as soon as the user, or service account, is active again."""
     assert operator.put("/users/robot", {}).status == 201
     by, robot = session_credential(operator.user), User.objects.get(username="robot")
