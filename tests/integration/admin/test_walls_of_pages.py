@@ -28,10 +28,12 @@ from controlplane.domain.roles import Role
 from controlplane.models import (
     ApiToken,
     Attempt,
+    Cell,
     Job,
     NotificationAddress,
     Pool,
     Project,
+    Schedule,
     TotpDevice,
 )
 from tests.integration.admin.rows import NOW
@@ -159,6 +161,7 @@ MODELS: Mapping[str, Forms] = {
     "controlplane/cell": Forms(
         actions={
             "drain": {},
+            "change_deadline": {},
             "cordon": {},
             "uncordon": {},
             "unquarantine": {},
@@ -274,6 +277,12 @@ def attempt(installation: None, settings: Any, tmp_path: Path) -> Attempt:
     archived = Project.objects.create(domain=Project.objects.get().domain, name="old")
     Project.objects.filter(pk=archived.pk).update(archived_at=NOW)
     owner = User.objects.get(username="ann")
+    scope = MemberScope(project=Project.objects.get(name="default"))
+    put_member(scope=scope, member=owner, role=Role.SUBMITTER, actor="test", now=NOW)
+    paused = Schedule.objects.get()
+    paused.pk, paused.name, paused.is_paused, paused.next_at = None, "paused", True, None
+    paused.save()
+    Cell.objects.filter(state="DRAINING").update(ordered_state="DRAINING")
     TotpDevice.objects.create(user=owner, sealed=b"", last_step=0, created_at=NOW)
     return attempt
 
