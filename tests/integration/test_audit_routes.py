@@ -387,6 +387,11 @@ def cell(state: str) -> Callable[[], int]:
     return lambda: Cell.objects.get(name=f"cell-{state}").pk
 
 
+def draining() -> int:
+    Cell.objects.filter(name="cell-draining").update(ordered_state="DRAINING")
+    return cell("draining")()
+
+
 def job_to_release() -> int:
     held_job(make_caller("olga-2", Role.OPERATOR))
     return Job.objects.get(name="sweep").pk
@@ -448,6 +453,7 @@ ACTIONS = {
         lambda: CacheEntry.objects.get().pk, "evict.cache_entry"
     ),
     ("cell", "drain"): Action(cell("ready"), "drain.cell"),
+    ("cell", "change_deadline"): Action(draining, "drain.cell"),
     ("cell", "cordon"): Action(cell("ready"), "cordon.cell"),
     ("cell", "uncordon"): Action(cell("cordoned"), "uncordon.cell"),
     ("cell", "unquarantine"): Action(cell("quarantined"), "unquarantine.cell"),
