@@ -158,6 +158,7 @@ MODELS: Mapping[str, Forms] = {
     "controlplane/callback": Forms(actions={"deliver_again": {}}),
     "controlplane/cell": Forms(
         actions={
+            "change_deadline": {},
             "drain": {},
             "cordon": {},
             "uncordon": {},
