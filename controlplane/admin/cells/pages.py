@@ -151,7 +151,7 @@ class CellAdmin(ReadOnlyAdmin):
     )
     def change_deadline(self, request: HttpRequest, cell: Cell) -> None:
         """Replace the deadline of a drain."""
-        if cell.ordered_state != CellState.DRAINING:
+        if CellState.DRAINING not in (cell.state, cell.ordered_state):
             raise Conflict(f"cell {cell.name} does not drain")
         drain_cell(**_order(request, cell), deadline_seconds=read_deadline(request))
 

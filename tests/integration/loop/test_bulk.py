@@ -10,7 +10,7 @@ from controlplane import clock
 from controlplane.commands import bulk as commands
 from controlplane.commands.bulk import BulkActor, run_bulk_page, start_bulk, stop_bulk
 from controlplane.commands.jobs.cancel import cancel_job
-from controlplane.commands.jobs.holds import hold_job, hold_project
+from controlplane.commands.jobs.holds import hold_job, hold_project, release_job
 from controlplane.commands.tenancy.accounts import create_user
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.contract.messages.reports import AttemptReport
@@ -100,11 +100,17 @@ def test_no_job_of_the_set_starts_while_running_ones_are_cancelled(
 ) -> None:
     monkeypatch.setattr(commands, "PAGE", 1)
     cell = loop.cell(cpu=1000)
-    # The oldest and the newest job run; those between them wait, and start as soon as one ends.
+    # The oldest and the newest job run; those between them wait until one of these ends.
     first = loop.submit(name="first", resources={"cpu": 0.5})
     loop.place()
-    waiting = [loop.submit(name=f"waits-{it}", resources={"cpu": 1}) for it in range(3)]
+    waiting = [loop.submit(name=f"waits-{it}", resources={"cpu": 0.5}) for it in range(3)]
+    order: Any = {"reason": "test", "role": Role.MANAGER, "actor": "owner", "now": clock.now()}
+    for job in waiting:
+        hold_job(job_id=job.pk, **order)
     newest = loop.submit(name="newest", resources={"cpu": 0.5})
+    loop.place()
+    for job in waiting:
+        release_job(job_id=job.pk, **order)
     loop.place()
     running = [*loop.attempts(first), *loop.attempts(newest)]
     assert len(running) == 2
