@@ -160,7 +160,6 @@ MODELS: Mapping[str, Forms] = {
     "controlplane/callback": Forms(actions={"deliver_again": {}}),
     "controlplane/cell": Forms(
         actions={
-            "change_deadline": {},
             "drain": {},
             "change_deadline": {},
             "cordon": {},
