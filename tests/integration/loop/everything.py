@@ -227,8 +227,11 @@ class Planting:
         )
 
     def schedules(self) -> None:
-        """One with a due instant, and one with an instant in its queue."""
-        document = {"name": "scheduled", **TASK, "resources": SMALL}
+        """One with a missed instant, and one with an instant in its queue that is refused.
+
+        They start no job, whose ids would differ when the same state is restored.
+        """
+        document = {"name": "scheduled", **TASK, "pool": "removed"}
         for name in ("due", "queued"):
             Schedule.objects.create(
                 project=Project.objects.get(name="default"),
@@ -236,10 +239,10 @@ class Planting:
                 owner=self.loop.owner,
                 cron="0 0 1 1 *",
                 time_zone="UTC",
-                catch_up="latest",
+                catch_up="none",
                 overlap="queue",
                 job=document,
-                next_at=ago(1) if name == "due" else ago(-3_600),
+                next_at=ago(3_600) if name == "due" else ago(-3_600),
                 created_at=ago(60),
                 updated_at=ago(60),
             )

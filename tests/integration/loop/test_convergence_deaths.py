@@ -76,6 +76,8 @@ FACTS = {
     "cells": "SELECT name, state, quarantined_for, ordered_state FROM controlplane_cell",
     "alerts": "SELECT kind, subject, cleared_at IS NULL FROM controlplane_alert",
     "audit": "SELECT action, subject FROM controlplane_auditline",
+    "schedules": "SELECT name, next_at FROM controlplane_schedule",
+    "firings": "SELECT schedule_id, at, outcome FROM controlplane_schedulefiring",
     "bulk": "SELECT state, done, refused, after_job_id FROM controlplane_bulkoperation",
     "callbacks": "SELECT id, state, tries FROM controlplane_callback",
     "claims": "SELECT guid, claim FROM controlplane_oneoff",
