@@ -160,7 +160,13 @@ def fail(loop: Loop, cell: FakeCell, number: int, *, jobs: int = 3, images: int 
         loop.place()
         job = made[n % jobs]
         attempt = Attempt.objects.get(job=job, released_at=None)
-        cell.end(attempt, S.FAILED, failure_kind=FailureKind.SYSTEM, reason="engine")
+        cell.end(
+            attempt,
+            S.FAILED,
+            failure_kind=FailureKind.SYSTEM,
+            reason="engine",
+            message="the engine does not answer",
+        )
 
 
 def test_ten_consecutive_system_failures_quarantine_a_cell(loop: Loop) -> None:
