@@ -2,12 +2,14 @@
 
 import os
 import pty
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 RUN = "from client.cli import app; app()"
+SILENCE_SECONDS = 60.0
 
 
 @contextmanager
@@ -31,9 +33,15 @@ def terminal(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
 
 
 def read_until(reader: int, text: bytes) -> bytes:
-    """Return what the command writes up to `text`, or up to its end."""
+    """Return what the command writes up to `text`, or up to its end.
+
+    What came in the same read behind `text` is returned too, and not read again. Raise
+    AssertionError with what was read after a time without output.
+    """
     found = b""
     while text not in found:
+        ready, _, _ = select.select([reader], [], [], SILENCE_SECONDS)
+        assert ready, f"no {text!r} in {found!r}"
         try:
             found += os.read(reader, 65536)
         except OSError:  # the command has ended

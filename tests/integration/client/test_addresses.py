@@ -14,7 +14,7 @@ from tests.integration.client.test_against_the_api import SPEC, call, make_attem
 from tests.integration.client.test_against_the_api import command as command
 from tests.integration.client.test_against_the_api import served as served
 from tests.integration.client.test_against_the_api import session as session
-from tests.integration.client.test_bulk import run_page
+from tests.integration.client.test_bulk import run_to_end
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -80,8 +80,7 @@ def test_jobs_are_selected_by_a_filter_instead(command: CliRunner, session: Sess
         assert b"1 job to cancel" in read_until(end, b"Cancel 1 job? [y/N]")
         os.write(end, b"y\n")
         read_until(end, b"1 jobs")
-        run_page()
-        run_page()
+        run_to_end()
         assert b"is done: 1 job cancelled" in read_until(end, b"is done: 1 job cancelled")
         assert process.wait(30) == 0
     assert session.job(job_id)["state"] == "KILLED"

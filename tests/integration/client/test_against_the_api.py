@@ -15,6 +15,7 @@ from client.cli import app
 from client.settings import ClientSettings
 from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell
+from controlplane.commands.state.attempt_uids import draw_uids
 from controlplane.commands.tenancy.accounts import create_default_tenancy, create_user
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.contract.states import TaskState
@@ -127,16 +128,18 @@ def test_every_fault_is_printed_with_its_field(command: CliRunner) -> None:
     assert "\n  replicas: " in result.stderr
 
 
-def test_invalid_token_and_missing_scope_print_one_line(
+def test_invalid_token_prints_one_line_and_a_missing_role_its_remedy(
     command: CliRunner, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enroll_cell(name="cell-1", pool="default", now=clock.now())
     monkeypatch.setenv("CELLRUN_TOKEN", token_of("ann", Role.SUBMITTER))
     refused = call(command, "drain", "cell-1")
-    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
-    assert "[403]" in refused.stderr
+    [cause, remedy] = refused.stderr.splitlines()
+    assert (refused.exit_code, "[403]" in cause) == (2, True)
+    assert "set CELLRUN_TOKEN to the token of an operator" in remedy
     monkeypatch.setenv("CELLRUN_TOKEN", "nonsense")
-    assert "[401]" in call(command, "jobs").stderr
+    unknown = call(command, "jobs").stderr
+    assert (unknown.count("\n"), "[401]" in unknown) == (1, True)
 
 
 def test_a_job_is_listed_shown_cancelled_and_waited_for(command: CliRunner) -> None:
@@ -232,7 +235,7 @@ def make_attempt(job_id: int) -> Attempt:
     enroll_cell(name="cell-1", pool="default", now=clock.now())
     task, cell, now = Task.objects.get(job_id=job_id), Cell.objects.get(), clock.now()
     attempt = Attempt.objects.create(
-        uid="01890a5d-ac96-774b-bcce-b302099a8057",
+        uid=draw_uids(1, now=now)[0],
         task=task,
         group_id=task.group_id,
         job_id=job_id,

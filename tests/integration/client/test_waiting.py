@@ -1,5 +1,8 @@
 """What the command prints while it waits and at the end, against the real API."""
 
+import os
+import signal
+
 import pytest
 from typer.testing import CliRunner
 
@@ -7,12 +10,30 @@ from client import Session
 from controlplane.contract.states import TaskState
 from controlplane.models import Job, Task
 from controlplane.storage.folder import append_log
+from tests.harness.terminal import read_until, terminal
 from tests.integration.client.test_against_the_api import SPEC, call, make_attempt
 from tests.integration.client.test_against_the_api import command as command
 from tests.integration.client.test_against_the_api import served as served
 from tests.integration.client.test_against_the_api import session as session
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_run_prints_its_number_its_reason_and_prompts_at_an_interrupt(
+    command: CliRunner, session: Session
+) -> None:
+    with terminal("run", "busybox", "--name", "train", "--", "true") as (process, end):
+        shown = read_until(end, b"no placement pass has considered it yet")
+        assert b"(train)" in shown
+        assert b" waits: " in shown
+        [job] = session.jobs()
+        assert f"job {job['id']} (train)".encode() in shown
+        process.send_signal(signal.SIGINT)
+        read_until(end, b"[y/N] ")
+        os.write(end, b"y\n")
+        assert b"is killed" in read_until(end, b"is killed")
+        assert process.wait(60) == 130
+    assert session.job(job["id"])["state"] == "KILLED"
 
 
 def test_failed_task_is_named_after_a_wait_and_its_log_command_works(
