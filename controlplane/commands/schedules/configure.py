@@ -45,12 +45,14 @@ def put_schedule(
     its job would be refused now; Conflict if the project is archived or has too many schedules.
     """
     first = _first_instant(wanted, now)
+    project = Project.objects.select_related("domain").get(pk=project_id)
+    _refuse_archived(project)
+    # Before the lock: hooks of other packages prepare the job.
+    _check_job(project, name, wanted.job, owner, now)
     with transaction.atomic():
         # The lock counts concurrent writes.
-        project = Project.objects.select_for_update(no_key=True, of=("self",))
-        place = project.select_related("domain").get(pk=project_id)
-        if place.archived_at is not None:
-            raise Conflict("the project is archived: it accepts no schedules")
+        place = Project.objects.select_for_update(no_key=True).get(pk=project_id)
+        _refuse_archived(place)
         former = Schedule.objects.filter(project_id=project_id, name=name).first()
         if former is None and place.schedules.count() >= MAX_SCHEDULES:
             raise Conflict(f"the project has {MAX_SCHEDULES} schedules, the most")
@@ -65,7 +67,6 @@ def put_schedule(
         written.next_at = _next_instant(former, written, first)
         if former is not None and former.is_paused and wanted.paused:
             written.paused_because = former.paused_because
-        _check_job(written, owner, now)
         written.save()
         after = _facts(written)
         changes = (None, after) if before is None else changed_fields(before, after)
@@ -117,14 +118,21 @@ def _next_instant(former: Schedule | None, written: Schedule, first: datetime) -
     return former.next_at if is_same else first
 
 
-def _check_job(schedule: Schedule, owner: User, now: datetime) -> None:
+def _refuse_archived(project: Project) -> None:
+    if project.archived_at is not None:
+        raise Conflict("the project is archived: it accepts no schedules")
+
+
+def _check_job(
+    project: Project, name: str, job: Mapping[str, Any], owner: User, now: datetime
+) -> None:
     """Check the job as a submission would; its faults have paths below `job`."""
     faults = [
-        Fault(f"job.{name}", "is set by the schedule")
-        for name in ("guid", "domain", "project")
-        if name in schedule.job
+        Fault(f"job.{field}", "is set by the schedule")
+        for field in ("guid", "domain", "project")
+        if field in job
     ]
-    labels = schedule.job.get("labels", {})
+    labels = job.get("labels", {})
     if not isinstance(labels, dict):
         faults.append(Fault("job.labels", "must be a mapping of names to values"))
     elif LABEL in labels:
@@ -132,7 +140,7 @@ def _check_job(schedule: Schedule, owner: User, now: datetime) -> None:
     if faults:
         raise InvalidSpec(faults)
     try:
-        body = body_of(schedule, now)
+        body = body_of(Schedule(project=project, name=name, job=dict(job)), now)
         spec = parse_job(body)
         facts = load_submission_facts([spec], owner_id=owner.pk, now=now)
         admit([spec], [body], facts, PreparationHooks())

@@ -110,10 +110,11 @@ def _fire(schedules: Sequence[Schedule], owner: User, now: datetime) -> int:
     execute(_MARK_ENDED, {"ids": ids, "started": str(Outcome.STARTED)})
     loads = load_loads(ids)
     planned = [_plan(schedule, loads.get(schedule.pk, _NO_LOAD), now) for schedule in schedules]
-    for item in planned:
-        if item.plan.replaces:
-            _cancel(item, owner, now)
     started = submit_due([job for item in planned for job in item.due()], owner=owner, now=now)
+    for item in planned:
+        # A refused job replaces none.
+        if item.plan.replaces and any(started[job.key].job_id is not None for job in item.due()):
+            _cancel(item, owner, now)
     return _record(planned, started, now)
 
 

@@ -36,6 +36,11 @@ class DueJob:
     at: datetime
 
     @property
+    def key(self) -> tuple[int, datetime]:
+        """Return the id of the schedule and the instant."""
+        return self.schedule.pk, self.at
+
+    @property
     def guid(self) -> str:
         """Return the guid of the job, which no other instant has."""
         return guid_of(self.schedule.name, self.at)
@@ -85,7 +90,7 @@ def submit_due(
     results: dict[tuple[int, datetime], StartedJob] = {}
     prepared: list[tuple[DueJob, JobSpec, dict[str, Any]]] = []
     for job in due:
-        key = job.schedule.pk, job.at
+        key = job.key
         existing = found.get((job.schedule.project_id, job.guid))
         if existing is not None:
             results[key] = StartedJob(existing.job_id)
@@ -99,7 +104,7 @@ def submit_due(
                 results[key] = StartedJob(refusal=_shorten(error))
     started = _submit([(spec, body) for _, spec, body in prepared], owner, now)
     for (job, *_), one in zip(prepared, started, strict=True):
-        results[job.schedule.pk, job.at] = one
+        results[job.key] = one
     return results
 
 

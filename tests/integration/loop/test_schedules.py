@@ -1,6 +1,6 @@
 """Schedules fire each instant once: catch-up, overlap, deaths, and what their owner may do."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -63,7 +63,7 @@ def history(schedule: Schedule) -> list[tuple[int, str]]:
     ]
 
 
-def jobs() -> list[str]:
+def jobs() -> list[str | None]:
     return list(Job.objects.order_by("guid").values_list("guid", flat=True))
 
 
@@ -137,6 +137,15 @@ def test_replace_cancels_the_unfinished_job(put: Callable[..., Schedule]) -> Non
     first, second = Job.objects.order_by("pk")
     assert (first.finished_at is None, second.finished_at is None) == (False, True)
     assert "replaces" in AuditLine.objects.get(action="cancel.job").text
+
+
+def test_refused_job_replaces_none(put: Callable[..., Schedule]) -> None:
+    schedule = put(overlap=Overlap.REPLACE)
+    tick(0)
+    Schedule.objects.update(job={**JOB, "pool": "removed"})
+    tick(10)
+    assert history(schedule) == [(0, "started"), (10, "refused")]
+    assert Job.objects.get().finished_at is None
 
 
 def test_queue_starts_each_instant_after_the_job_before_it(put: Callable[..., Schedule]) -> None:
@@ -328,7 +337,7 @@ def test_last_writer_owns_the_jobs(loop: Loop, put: Callable[..., Schedule]) -> 
 
 
 @pytest.fixture
-def many(loop: Loop) -> Iterator[int]:
+def many(loop: Loop) -> int:
     """Ten thousand schedules in two projects' worth of names, a thousand of them due at noon."""
     project, total, due = Project.objects.get(), 10_000, 1_000
     Schedule.objects.bulk_create(
