@@ -24,7 +24,7 @@ help: ## list these commands
 
 setup: $(STAMP) ## install everything into .venv (does nothing when it is up to date)
 
-$(STAMP): requirements/dev.txt pyproject.toml
+$(STAMP): requirements/dev.txt pyproject.toml slurm/pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) was not found: install Python 3.11 or newer"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Cellrun needs Python 3.11 or newer"; exit 1; }
@@ -34,7 +34,7 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes \
 		--requirement requirements/dev.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps \
-		--no-build-isolation --no-index --config-settings editable_mode=compat --editable .
+		--no-build-isolation --no-index --config-settings editable_mode=compat --editable . --editable ./slurm
 	@touch $@
 
 # ------------------------------------------------------------------------------------ the stack
@@ -59,7 +59,7 @@ demo: setup ## run the examples on an own stack: ENGINE=docker, process
 
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: test soak check format docs bench lock sbom tools
+.PHONY: test soak check format docs bench compare lock sbom tools
 test: setup ## everything CI runs; ENGINE=none skips, and says so, what needs an engine
 	@test "$(ENGINE)" = none || $(STACK) engine
 	@$(MAKE) tools
@@ -101,12 +101,19 @@ bench: setup ## print the benchmarks' tables: ONLY=B1,B6 RUNS=3
 	@test "$(ENGINE)" = none || $(STACK) engine
 	@$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS))
 
-# A browser, Prometheus, an image registry and an SSH server, where the tests want them and installing them is ours to do.
+compare: setup ## report what got slower since a commit: BASE=main~1 CHANGE=HEAD ONLY=B1,B6 ROUNDS=6
+	@test -n "$(BASE)" || { echo "BASE is missing: the commit to compare with"; exit 1; }
+	@$(BIN)/python -m benchmarks.compare $(BASE) $(CHANGE) $(if $(ONLY),--only $(ONLY)) \
+		$(if $(ROUNDS),--rounds $(ROUNDS))
+
+# A browser, Prometheus, an image registry, an SSH server and programs that drive Cellrun, where the tests want them and
+# installing them is ours to do.
 tools: setup
 	@$(TOOLS) promtool
 	@grep -rqs 'mark.browser' tests && $(TOOLS) browser || true
 	@test "$(ENGINE)" = none || $(TOOLS) registry || true
 	@test "$(ENGINE)" = none || $(TOOLS) dropbear
+	@$(BIN)/python -m tests.harness.clients
 
 SBOM ?= build/sbom
 
@@ -124,10 +131,13 @@ lock: setup ## compile requirements/*.txt from pyproject.toml; UPGRADE=1 takes n
 	@compile() { \
 		$(BIN)/uv pip compile --quiet --generate-hashes --universal --python-version 3.11 \
 			--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) \
-			"$$2" --output-file "requirements/$$1.txt" "$${@:3}"; \
+			--output-file "requirements/$$1.txt" "$${@:2}"; \
 	}; \
 	compile dev pyproject.toml --extra control --extra cell --extra tracing --group dev; \
 	compile run pyproject.toml --extra control --extra cell --extra tracing --constraints requirements/dev.txt; \
 	compile cell pyproject.toml --extra cell --constraints requirements/dev.txt; \
+	compile slurm-clients --group slurm-clients; \
+	compile airflow pyproject.toml --extra client --group airflow; \
+	compile prefect pyproject.toml --extra client --group prefect; \
 	echo uv | compile lock -
 	@echo "locked: commit requirements/*.txt"

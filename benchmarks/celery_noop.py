@@ -32,8 +32,8 @@ def finish() -> None:
 
 
 @contextlib.contextmanager
-def worker(broker_url: str) -> Iterator[None]:
-    """One worker on an own database of the same Redis."""
+def worker(broker_url: str) -> Iterator[int]:
+    """Run one worker on its own database of the same Redis; yield its process id."""
     command = [sys.executable, "-m", "celery", "-A", "benchmarks.celery_noop", "worker", *POOL]
     command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     command += ["--loglevel", "ERROR"]
@@ -48,7 +48,7 @@ def worker(broker_url: str) -> Iterator[None]:
         try:
             app.conf.broker_url = broker_url
             run(1, broker_url)  # it is up
-            yield
+            yield process.pid
         finally:
             process.terminate()
 

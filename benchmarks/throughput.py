@@ -17,6 +17,7 @@ CELERY_TASKS = 5_000
 WARM_UP_TASKS = 2_000
 WAIT_SECONDS = 300.0
 OURS = (*CONTROL, FLEET)
+SERVICES = ("postgres", "redis")
 
 
 def run(runs: int) -> Result:
@@ -24,55 +25,74 @@ def run(runs: int) -> Result:
     result = Result(
         "B1",
         f"whole life of no-op tasks, {2 * TASKS_PER_JOB:,} in 2 jobs on {CELLS} cells",
-        ("", "tasks/s", "of bare Celery", "CPU ms/task", "PostgreSQL", "Redis", "Flower"),
+        ("", "tasks/s", "of bare", "CPU ms", "bare / it", "without cells", "PostgreSQL", "Flower"),
     )
     bare, plain = _measure(runs, flower=False)
     _, watched = _measure(runs, flower=True)
-    yardstick = median(bare)
-    result.rows.append(("bare Celery no-op, no events", f"{yardstick:,.0f}", "1.0", *[""] * 4))
+    rate = median(one["rate"] for one in bare)
+    cost = median(one["cpu_ms"] for one in bare)
+    result.rows.append(("bare Celery no-op", f"{rate:,.0f}", "1.0", f"{cost:.3f}", *[""] * 4))
     for name, found in (("Flower not running", plain), ("Flower running", watched)):
-        result.rows.append(_row(name, found, yardstick))
-    result.notes.append("CPU ms/task: user and system time of our own processes; the others apart.")
-    result.notes.append(others_note(one["cores_used_by_others"] for one in (*plain, *watched)))
+        result.rows.append(_row(name, found, rate, cost))
+    result.notes += [
+        "CPU ms of one task: user and system time of all processes. Bare Celery: producer, worker,"
+        " Redis. Cellrun: control plane, cells, PostgreSQL, Redis, without Flower.",
+        others_note(one["cores_used_by_others"] for one in (*plain, *watched)),
+    ]
     result.figures = {
-        "celery_tasks_per_second": bare,
+        "celery": bare,
         "plain": plain,
         "with_flower": watched,
-        "ratio_plain": median(one["rate"] for one in plain) / yardstick,
-        "ratio_with_flower": median(one["rate"] for one in watched) / yardstick,
-        "cpu_ms_per_task": median(one["cpu_ms"]["ours"] for one in plain),
+        "ratio_plain": median(one["rate"] for one in plain) / rate,
+        "ratio_with_flower": median(one["rate"] for one in watched) / rate,
+        "cost_ratio": cost / median(one["cpu_ms"]["all"] for one in plain),
     }
     return result
 
 
-def _row(name: str, found: list[dict[str, Any]], yardstick: float) -> tuple[str, ...]:
+def _row(
+    name: str, found: list[dict[str, Any]], bare_rate: float, bare_cpu_ms: float
+) -> tuple[str, ...]:
     rate = median(one["rate"] for one in found)
     cpu = {
         part: median(one["cpu_ms"].get(part, 0.0) for one in found)
-        for part in ("ours", "postgres", "redis", "flower")
+        for part in ("all", "control", "postgres", "flower")
     }
     return (
         name,
         f"{rate:,.0f}",
-        f"{rate / yardstick:.2f}",
-        *(f"{cpu[part]:.3f}" for part in ("ours", "postgres", "redis")),
+        f"{rate / bare_rate:.2f}",
+        f"{cpu['all']:.3f}",
+        f"{bare_cpu_ms / cpu['all']:.2f}",
+        f"{cpu['control']:.3f}",
+        f"{cpu['postgres']:.3f}",
         f"{cpu['flower']:.3f}" if cpu["flower"] else "",
     )
 
 
-def _measure(runs: int, *, flower: bool) -> tuple[list[float], list[dict[str, Any]]]:
-    bare: list[float] = []
+def _measure(runs: int, *, flower: bool) -> tuple[list[dict[str, float]], list[dict[str, Any]]]:
+    """Run bare Celery and ours in turns; with Flower only ours."""
+    bare: list[dict[str, float]] = []
     found: list[dict[str, Any]] = []
     with standing(Wanted(cells=CELLS, flower=flower)) as stand, stand.connect() as connection:
         submit_and_wait(stand, connection, [WARM_UP_TASKS])
-        broker_url = stand.plan.broker_url.removesuffix("/0") + "/1"
         for _ in range(runs):
             if not flower:
-                with celery_noop.worker(broker_url):
-                    bare.append(CELERY_TASKS / celery_noop.run(CELERY_TASKS, broker_url))
+                bare.append(_one_bare_run(stand))
             found.append(_one_run(stand, connection))
             time.sleep(2.0)  # what is left over, acknowledgements and Flower's work, passes
     return bare, found
+
+
+def _one_bare_run(stand: Stand) -> dict[str, float]:
+    """Return rate and CPU of bare Celery. Its producer is this process."""
+    broker_url = stand.plan.broker_url.removesuffix("/0") + "/1"
+    with celery_noop.worker(broker_url) as worker:
+        pids = {"worker": worker, "redis": stand.pids["redis"]}
+        before, producer = cpu_seconds(pids), time.process_time()
+        seconds = celery_noop.run(CELERY_TASKS, broker_url)
+        used = time.process_time() - producer + sum(spent(before, cpu_seconds(pids)).values())
+    return {"rate": CELERY_TASKS / seconds, "cpu_ms": 1000 * used / CELERY_TASKS}
 
 
 def _one_run(stand: Stand, connection: psycopg.Connection[tuple[Any, ...]]) -> dict[str, Any]:
@@ -83,6 +103,8 @@ def _one_run(stand: Stand, connection: psycopg.Connection[tuple[Any, ...]]) -> d
     used = spent(before, cpu_seconds(stand.pids))
     cpu_ms = {name: 1000 * amount / tasks for name, amount in used.items()}
     cpu_ms["ours"] = sum(cpu_ms[name] for name in OURS)
+    cpu_ms["control"] = sum(cpu_ms[name] for name in CONTROL)
+    cpu_ms["all"] = cpu_ms["ours"] + sum(cpu_ms[name] for name in SERVICES)
     return {
         "tasks": tasks,
         "seconds": seconds,

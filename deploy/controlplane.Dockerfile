@@ -16,6 +16,6 @@ ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 CELLRUN_HOME=/var/lib/cellrun
 COPY --from=packages /opt/cellrun/.venv .venv
 COPY manage.py ./
 COPY controlplane controlplane
-COPY client client
+COPY cellrun cellrun
 USER cellrun
 VOLUME /var/lib/cellrun

@@ -1,4 +1,4 @@
-"""Generate the package client/documents from the committed OpenAPI description."""
+"""Generate the package cellrun/documents from the committed OpenAPI description."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ import yaml
 
 DESCRIPTION = Path(__file__).parents[1] / "docs" / "openapi.yaml"
 
-# The modules of `client/documents` with the documents that the client reads; their parts are added.
+# The modules of `cellrun/documents` with the documents that the client reads, and their parts.
 # A module imports parts of the modules above it.
 MODULES: Mapping[str, tuple[str, ...]] = {
     "tenancy": (
@@ -26,7 +26,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "jobs": ("Job", "QueueEntry", "BulkCount", "BulkOperation"),
     "schedules": ("ScheduleDocument", "ScheduleFiringDocument"),
     "tasks": ("Task", "Attempt", "Artifact", "TaskArtifacts", "CacheEntry", "Change"),
-    "cells": ("Cell", "Pool", "Quota", "UsageRow"),
+    "cells": ("Cell", "Pool", "Quota", "UsageRow", "Alert"),
     "notifications": (
         "NotificationAddressDocument",
         "NotificationMessageDocument",
@@ -94,7 +94,7 @@ def _names_by_module(schemas: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _import(module: str, names: Sequence[str]) -> str:
-    path = f"client.documents.{module}"
+    path = f"cellrun.documents.{module}"
     line = f"from {path} import {', '.join(sorted(names))}\n"
     if len(line) <= 101:
         return line

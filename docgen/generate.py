@@ -35,9 +35,9 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "metrics.md": metrics_page.write,
     "../deploy/grafana/cellrun.json": grafana_dashboard.write,
     "../deploy/prometheus/cellrun.rules.yaml": prometheus_rules.write,
-    "../client/documents/__init__.py": client_documents.write_package,
+    "../cellrun/documents/__init__.py": client_documents.write_package,
     **{
-        f"../client/documents/{module}.py": partial(client_documents.write_module, module)
+        f"../cellrun/documents/{module}.py": partial(client_documents.write_module, module)
         for module in client_documents.MODULES
     },
 }

@@ -11,6 +11,7 @@ from controlplane.domain.constraints import Constraint, Operator
 from controlplane.domain.holds import OpenHold
 from controlplane.domain.placement.cycle.plugin_guard import Faults, guard
 from controlplane.domain.placement.model.capacity_matrix import CapacityMatrix
+from controlplane.domain.placement.model.concurrency import ConcurrencyRule
 from controlplane.domain.placement.model.interfaces import QuotaState, Request
 from controlplane.domain.placement.model.policy import PoolPolicy
 from controlplane.domain.placement.model.snapshot import CellFacts, PoolSnapshot, ShapeFacts
@@ -197,6 +198,13 @@ EXAMPLES: Mapping[str, tuple[Callable[[], Reason], str]] = MappingProxyType(
         "insufficient_tokens": (
             lambda: explain.explain_tokens({"licence": (3, 2, 4)}),
             "Limited tokens of the pool are in use.",
+        ),
+        "concurrency_limit": (
+            lambda: explain.explain_concurrency(
+                ConcurrencyRule(1, "customer-42", 2), held=2, started=0, requested=1
+            ),
+            "Tasks with the [concurrency key](job-spec.md#concurrency-keys) of its job use the"
+            " limit up, or as many have started as the rate allows.",
         ),
         "no_cell_matches": (
             _no_match,

@@ -209,6 +209,13 @@ ROWS = (
         "atomic allocation: concurrent requests never exceed a cell, quota or token limit",
     ),
     Row(
+        "S3.3",
+        "test_s3_3_concurrency_keys.py",
+        "Hatchet, Temporal",
+        "concurrency keys: tasks with a key wait while its limit or its rate is used up, and a key "
+        "is free again after every kind of end",
+    ),
+    Row(
         "S3.4",
         "test_s3_4_preparation.py",
         "Backend.AI",
@@ -273,6 +280,13 @@ ROWS = (
         "test_dependencies.py",
         "",
         "dependencies between jobs and between groups: until started, succeeded or finished",
+    ),
+    Row(
+        "Schedules",
+        "test_schedules.py",
+        "",
+        "a schedule submits one job at each instant of its calendar; rules decide on overlapping, "
+        "missed and refused instants",
     ),
 )
 """In order. S0 to S4 are the systems whose behaviour Cellrun reproduces."""

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from playwright.sync_api import HttpCredentials, Page, ViewportSize, sync_playwright
 
-from client import Session, connect
-from client.api.polling import PollInterval, beats
+from cellrun import Session, connect
+from cellrun.api.polling import PollInterval, beats
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images"
 SLEEPERS = {

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from client.documents import Job, Task
+from cellrun.documents import Job, Task
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from client import ApiError, ClientError, Session, StillOpen, connect
-from client.api.polling import PollInterval, beats
-from client.commands.jobs.watch import wait_for
-from client.display.cells import CELL_COLOURS
-from client.display.render import note, seconds_between, state_text
-from client.documents import Job, Task
-from client.spec_file import read_spec
+from cellrun import ApiError, ClientError, Session, StillOpen, connect
+from cellrun.api.polling import PollInterval, beats
+from cellrun.commands.jobs.watch import wait_for
+from cellrun.display.cells import CELL_COLOURS
+from cellrun.display.render import note, seconds_between, state_text
+from cellrun.documents import Job, Task
+from cellrun.spec_file import read_spec
 from examples.expectations import EXPECTATIONS, differences
 
 FOLDER = Path(__file__).parent

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 from urllib.parse import urlencode
+from uuid import UUID
 
 from django.conf import settings
 from django.db.models import Model
-from django.urls import reverse
+from django.urls import get_script_prefix, reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
@@ -146,8 +148,24 @@ def row_link(row: Model, text: Any) -> SafeString:
 
 
 def _link(model: str, key: Any, text: Any, anchor: str = "") -> SafeString:
-    address = reverse(f"admin:{model}_change", args=[key]) + (f"#{anchor}" if anchor else "")
+    address = _page_address(model, key) + (f"#{anchor}" if anchor else "")
     return format_html('<a class="cellrun-link" href="{}">{}</a>', address, text)
+
+
+def _page_address(model: str, key: Any) -> str:
+    """Return the path of a row's page; a page may link to 500 rows, and reversing takes 0.1 ms."""
+    if isinstance(key, int | UUID):
+        before, after = _around_key(model, get_script_prefix())
+        return f"{before}{key}{after}"
+    return reverse(f"admin:{model}_change", args=[key])
+
+
+@cache
+def _around_key(model: str, script_prefix: str) -> tuple[str, str]:
+    """Return the parts of a page's path before and after its key. The prefix is part of it."""
+    del script_prefix
+    before, _, after = reverse(f"admin:{model}_change", args=[0]).rpartition("0")
+    return before, after
 
 
 def count_link(model: str, count: Any, **query: Any) -> SafeString:

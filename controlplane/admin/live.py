@@ -15,13 +15,19 @@ from django.utils.http import quote_etag
 from controlplane import clock
 from controlplane.queries.pages.versions import HistoryScope, load_page_version
 
-MAX_AGE_SECONDS = 30
-"""The age at which a page is rendered again although the history did not change."""
+MAX_AGE_SECONDS = 60
+"""The age at which a page is rendered again although neither history nor audit log changed.
+
+The other values are pending reasons and usage. Open pages count durations by themselves.
+"""
 
 SHORT_AGE_SECONDS = 10
-"""The same for pages of cells and ticks, whose changes are not in the history of work."""
+"""The same for pages of cells, ticks and deliveries, whose changes are not in the history."""
 
 POLL_SECONDS = 4
+
+VALID_SECONDS = "X-Valid-Seconds"
+"""The header of a page for the web process: the time until it must be rendered again."""
 
 FRAGMENT_FRAME = "controlplane/live_frame.html"
 """What a page extends in the response to a poll, instead of the frame of the admin."""
@@ -44,8 +50,8 @@ def respond_live(
     `scope`: the history on which the page depends. `max_age`: the limit for values without history.
     """
     version = load_page_version(scope)
-    period = int(clock.now().timestamp()) // max_age
-    text = f"{request.get_full_path()} {request.user.pk} {version} {period}"
+    period, age = divmod(clock.now().timestamp(), max_age)
+    text = f"{request.get_full_path()} {request.user.pk} {version} {int(period)}"
     etag = quote_etag(sha256(text.encode()).hexdigest()[:32])
     response: HttpResponse
     if is_poll(request) and request.headers.get("If-None-Match") == etag:
@@ -61,6 +67,9 @@ def respond_live(
             }
             if is_poll(request):
                 context["page_frame"] = FRAGMENT_FRAME
+    if response.status_code in (200, 304):
+        response.headers["ETag"] = etag
+        response.headers[VALID_SECONDS] = f"{max_age - age:.3f}"
     patch_cache_control(response, no_store=True)
     patch_vary_headers(response, ["HX-Request"])
     return response

@@ -16,6 +16,7 @@ from controlplane.admin.base import (
     Table,
     column,
 )
+from controlplane.admin.live import SHORT_AGE_SECONDS
 from controlplane.commands.audit import Action
 from controlplane.models import AuditLine, DeadLetter
 
@@ -25,6 +26,8 @@ _CHANGES_WIDTH = 90
 @admin.register(DeadLetter)
 class DeadLetterAdmin(ReadOnlyAdmin):
     """Messages that could not be applied, newest first."""
+
+    max_age = SHORT_AGE_SECONDS
 
     list_display = ("number", "source", "error", "arrived")
     list_display_links = ("number", "error")

@@ -5,13 +5,30 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
+from django.contrib.postgres.expressions import ArraySubquery
 from django.core.paginator import Page, Paginator
 from django.db import connection
-from django.db.models import QuerySet
+from django.db.models import BooleanField, F, Func, QuerySet
+from django.db.models.sql.where import WhereNode
 from django.utils.functional import cached_property
 
 # Counting this many rows takes about 2 ms, and 400 pages are enough.
 EXACT_UP_TO = 10_000
+
+
+def is_among(keys: QuerySet[Any]) -> Func:
+    """Return the condition that the primary key of a row is among these keys.
+
+    PostgreSQL reads the keys once and then each row by its key. With `pk__in`, it may read all rows
+    in the order of a list, and compare each with the keys.
+    """
+    return Func(
+        F("pk"),
+        ArraySubquery(keys),
+        template="%(expressions)s)",
+        arg_joiner=" = ANY(",
+        output_field=BooleanField(),
+    )
 
 
 class BoundedPaginator(Paginator):
@@ -43,7 +60,9 @@ class BoundedPaginator(Paginator):
             return super().page(number)
         first = (number - 1) * self.per_page
         keys = list(rows.values_list("pk", flat=True)[first : first + self.per_page])
-        return Page(rows.filter(pk__in=keys), number, self)
+        shown = rows.all()
+        shown.query.where = WhereNode()  # the keys fulfil the filters, some of which cost 30 ms
+        return Page(shown.filter(pk__in=keys), number, self)
 
 
 @dataclass(frozen=True, slots=True)

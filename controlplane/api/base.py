@@ -184,9 +184,21 @@ class ApiView(GenericViewSet[Any]):
         return lambda **page: hide_foreign_jobs(find(**page), self.access.readable)
 
     def answer_page(self, find: ListQuery, key: str, by: str = "before") -> Response:
-        """Return a page of a list; its cursor is the field `key`, the argument `by` of `find`."""
+        """Return a page of a list; its cursor is the field `key`, the argument `by` of `find`.
+
+        The parameter `fields`, if the action has it, selects the fields of the results.
+        """
+        fields = self.read_fields()
         found = self.begin_page().take(find, key, by)
-        return self.get_paginated_response(self.represent(found))
+        return self.get_paginated_response(select_fields(self.represent(found), fields))
+
+    def read_fields(self) -> list[str] | None:
+        """Return the fields that the request selects; None: all. Raise InvalidSpec."""
+        operation = openapi.operation_of(self)
+        if all(known.name != openapi.FIELDS for known in operation.query):
+            return None
+        document = operation.answer or self.document
+        return self.query.selection(openapi.FIELDS, tuple(document.model_fields))
 
     def answer(self, document: Any, status: int = 200) -> Response:
         """Return the response with one document."""
@@ -209,6 +221,13 @@ class SignedView(ApiView):
         """Return the methods of the view; no signature is needed."""
         charges.admit_unsigned(request)
         return super().options(request, *args, **kwargs)
+
+
+def select_fields(results: Any, fields: Sequence[str] | None) -> Any:
+    """Return documents with these fields only; None: with all."""
+    if fields is None:
+        return results
+    return [{name: result[name] for name in fields} for result in results]
 
 
 def has_role(request: Request, role: Role) -> bool:

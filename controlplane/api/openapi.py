@@ -10,11 +10,12 @@ from drf_spectacular.extensions import (
 )
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import ResolvedComponent
-from drf_spectacular.utils import OpenApiParameter
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter
 from pydantic.json_schema import model_json_schema
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.serializers import BaseSerializer
 
+from controlplane.api.description.examples import BODIES, example_of
 from controlplane.api.schemas import Problem
 from controlplane.spec.parsing import job_schemas
 
@@ -27,7 +28,7 @@ _PROBLEMS = {
     403: "The token or the signature does not permit the request.",
     404: "The object does not exist, or is not visible to the caller.",
     409: "The request conflicts with the present state.",
-    410: "The stream has ended at its maximum size or the limit of its project.",
+    410: "The stored output has reached its maximum size, or the position is too old.",
     413: "The body or the file exceeds the size limit.",
     415: "The body is neither JSON nor YAML.",
     416: "The file has fewer bytes than the beginning of the requested range.",
@@ -46,6 +47,10 @@ ONLY_PROJECT = (
 )
 """For parameters that `walls.select_project` reads."""
 
+SINCE_EXAMPLE = "2031-05-04T12:00:00Z"
+
+FIELDS = "fields"
+_SELECTED = {"type": "object", "description": "With `fields`: only the fields that it names."}
 _BYTES = {"type": "string", "format": "binary"}
 _IDS = {
     "list": "list_{noun}s",
@@ -61,14 +66,16 @@ class Operation:
     """A decorator that describes what cannot be derived from a view's method and its docstring.
 
     `id`: if it is neither that of a standard action nor the method's name. `answer`: a serializer
-    or model if it is not the view's, or a media type. `codes`: if not 200, or 204 of a deletion.
-    `page`: whether the response is a page of a list. `body`: a model, a JSON schema, or bytes.
+    or model if it is not the view's, or a media type, with an `example` of the text. `codes`: if
+    not 200, or 204 of a deletion. `page`: whether the response is a page of a list. `body`: a
+    model, a JSON schema, or bytes.
     `parameters`: of the query; `ApiView.query` accepts no others. `problems`: in addition to those
     that follow from method, path, parameters and body.
     """
 
     id: str | None = None
     answer: Any = None
+    example: str | None = None
     codes: Sequence[int] = (200,)
     page: bool = False
     body: Any = None
@@ -92,9 +99,18 @@ def operation_of(view: Any) -> Operation:
     return found
 
 
-def parameter(name: str, text: str, kind: type = str, *, many: bool = False) -> OpenApiParameter:
+def parameter(
+    name: str, text: str, kind: type = str, *, many: bool = False, example: str | None = None
+) -> OpenApiParameter:
     """Return the description of a query parameter."""
-    return OpenApiParameter(name, kind, description=text, many=many)
+    examples = () if example is None else (OpenApiExample(f"{name}={example}", example),)
+    return OpenApiParameter(name, kind, description=text, many=many, examples=examples)
+
+
+def fields_parameter(example: str) -> OpenApiParameter:
+    """Return the parameter that selects fields, which `ApiView.answer_page` reads."""
+    text = "Names of the fields of each result, separated by commas; default: all."
+    return parameter(FIELDS, text, example=example)
 
 
 PAGING = [
@@ -133,12 +149,27 @@ class ApiSchema(AutoSchema):
         if body is bytes:
             return {"content": {"application/octet-stream": {"schema": _BYTES}}}
         schema = body if isinstance(body, dict) else self._ref(body, direction)
-        return {"content": {name: {"schema": schema} for name in self.map_parsers()}}
+        content: dict[str, Any] = {name: {"schema": schema} for name in self.map_parsers()}
+        example = BODIES.get(self.get_operation_id())
+        if example is not None:
+            content["application/json"]["example"] = example
+        return {"content": content}
+
+    def _get_parameters(self) -> list[dict[str, Any]]:
+        """Add examples to the parameters of the path."""
+        found: list[dict[str, Any]] = super()._get_parameters()
+        for item in found:
+            example = example_of(self.path, item["name"]) if item["in"] == "path" else None
+            if example is not None:
+                item["example"] = example
+        return found
 
     def _get_response_bodies(self, direction: str = "response") -> dict[str, Any]:
         bodies: dict[str, Any] = {str(code): self._answer() for code in self.operation.codes}
         if self.view.action == "destroy":
             bodies = {"204": {"description": "No response body"}}
+        if self.method in SAFE_METHODS and not isinstance(self.operation.answer, str):
+            bodies["304"] = {"description": "The client has this document: see `If-None-Match`."}
         problem = {"application/problem+json": {"schema": self._ref(Problem)}}
         for code in sorted(self._problems()):
             bodies[str(code)] = {"content": problem, "description": _PROBLEMS[code]}
@@ -150,8 +181,13 @@ class ApiSchema(AutoSchema):
         answer = self.operation.answer or self.view.serializer_class or self.view.document
         if isinstance(answer, str):
             text = _BYTES if answer == "application/octet-stream" else {"type": "string"}
-            return {"content": {answer: {"schema": text}}, "description": ""}
+            content: dict[str, Any] = {"schema": text}
+            if self.operation.example is not None:
+                content["example"] = self.operation.example
+            return {"content": {answer: content}, "description": ""}
         schema = self._ref(answer)
+        if any(known.name == FIELDS for known in self.operation.query):
+            schema = {"anyOf": [schema, _SELECTED]}
         if self.operation.page:
             schema = {"type": "array", "items": schema}
             schema = self.view.pagination_class().get_paginated_response_schema(schema)

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,6 +55,17 @@ class KeysetPagination(BasePagination):
         if "\x00" in text:
             raise BadQuery("cursor", "is not a cursor of this list: use the URL in `next`")
         return text
+
+    @property
+    def pair(self) -> tuple[int, int] | None:
+        """Return the cursor as two numbers; None: from the beginning. Raise BadQuery."""
+        text = self.name
+        if text is None:
+            return None
+        found = re.fullmatch("([0-9]{1,18}):([0-9]{1,18})", text, re.ASCII)
+        if found is None:
+            raise BadQuery("cursor", "is not a cursor of this list: use the URL in `next`")
+        return int(found[1]), int(found[2])
 
     def take(self, find: ListQuery, key: str, by: str) -> Sequence[Any]:
         """Return the rows of the page; see ApiView.answer_page."""

@@ -7,9 +7,10 @@ from typing import Any
 
 import structlog
 from django.core.exceptions import RequestDataTooBig
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, InternalError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
+from psycopg.errors import IdleInTransactionSessionTimeout
 from rest_framework.exceptions import APIException, Throttled
 from structlog.contextvars import get_contextvars
 
@@ -21,8 +22,10 @@ from controlplane.commands.attempts.logs import BadUpload, StreamFull, WrongOffs
 from controlplane.commands.jobs.submit import SubmissionsSuspended
 from controlplane.contract.artifacts import STORED_BYTES
 from controlplane.domain.errors import Conflict, NotFound, NotPermitted
+from controlplane.domain.jobs.concurrency import ConcurrencyKeyFull
 from controlplane.domain.jobs.submission import GuidTaken, JobsRefused, TaskGuidTaken
 from controlplane.queries.attempts.artifacts import ExternalArtifact
+from controlplane.queries.events import PositionGone
 from controlplane.spec import Fault, InvalidSpec, UnreadableDocument
 from controlplane.storage.interface import StoreFull, StoreUnavailable
 
@@ -105,12 +108,16 @@ def _answer_state(error: Exception) -> HttpResponse | None:
             return problem(507, str(error), code=STORED_BYTES)
         case GuidTaken() | TaskGuidTaken():
             return problem(409, str(error), faults=[Fault("guid", str(error))])
+        case ConcurrencyKeyFull():
+            return problem(409, str(error), faults=[Fault("concurrency.key", str(error))])
         case Conflict():
             return problem(409, str(error))
         case WrongOffset():
             return problem(409, str(error), size=error.size)
         case StreamFull():
             return problem(410, str(error), size=error.size)
+        case PositionGone():
+            return problem(410, str(error))
         case BadUpload():
             return problem(401, str(error), headers={"WWW-Authenticate": "Cellrun-Mac"})
         case StoreFull():
@@ -125,7 +132,11 @@ def _answer_state(error: Exception) -> HttpResponse | None:
                 "the store of files does not respond: try again later",
                 headers={"Retry-After": "2"},
             )
-        case OperationalError() | InterfaceError():
+        case (
+            OperationalError()
+            | InterfaceError()
+            | InternalError(__cause__=IdleInTransactionSessionTimeout())
+        ):
             log.warning("database_unavailable", error=str(error))
             return problem(
                 503, "the database does not respond: try again later", headers={"Retry-After": "1"}

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 from io import BytesIO
 from typing import IO, Any, ClassVar, TypeVar
 from uuid import UUID
@@ -25,6 +26,8 @@ M = TypeVar("M", bound=Model)
 
 MAX_NUMBER = (1 << 63) - 1
 MAX_PARAMETER_LENGTH = 1_000
+MAX_ID_DIGITS = 18
+_ID = re.compile(f"[1-9][0-9]{{0,{MAX_ID_DIGITS - 1}}}")
 
 
 class JsonParser(BaseParser):
@@ -122,14 +125,12 @@ class Parameters:
             raise BadQuery(name, "must not occur more than once")
         return values[0] if values else None
 
-    def texts(self, name: str) -> list[str]:
-        """Return all non-empty values of a parameter."""
+    def texts(self, name: str, *, longest: int = MAX_PARAMETER_LENGTH) -> list[str]:
+        """Return all non-empty values of a parameter, of at most `longest` characters each."""
         values = [value for value in self._found.getlist(name) if value]
         for value in values:
-            if len(value) > MAX_PARAMETER_LENGTH or "\x00" in value:
-                raise BadQuery(
-                    name, f"must have at most {MAX_PARAMETER_LENGTH} characters and no NUL"
-                )
+            if len(value) > longest or "\x00" in value:
+                raise BadQuery(name, f"must have at most {longest} characters and no NUL")
         return values
 
     def number(self, name: str, *, least: int, most: int = MAX_NUMBER) -> int | None:
@@ -143,14 +144,45 @@ class Parameters:
         return int(value)
 
     def ids(self, name: str, *, most: int) -> list[int] | None:
-        """Return at most `most` ids, comma-separated or in repeated parameters; None: missing."""
-        words = [word.strip() for value in self.texts(name) for word in value.split(",")]
+        """Return at most `most` ids, comma-separated or in repeated parameters; None: missing.
+
+        Raise InvalidSpec with the first text that is no id.
+        """
+        values = self.texts(name, longest=most * (MAX_ID_DIGITS + 1))
+        words = [word.strip() for value in values for word in value.split(",")]
         if not words:
             return None
-        are_ids = all(re.fullmatch("[1-9][0-9]{0,17}", word) for word in words)
-        if not are_ids or len(words) > most:
-            raise BadQuery(name, f"must be at most {most} ids, separated by commas")
+        bad = next((word for word in words if not _ID.fullmatch(word)), None)
+        if bad is not None:
+            text = f"must be ids, separated by commas: {bad[:40]!r} is none"
+            raise InvalidSpec([Fault(name, text)])
+        if len(words) > most:
+            raise InvalidSpec([Fault(name, f"must have at most {most} ids, not {len(words)}")])
         return [int(word) for word in words]
+
+    def instant(self, name: str) -> datetime | None:
+        """Return an instant with a time zone; None: missing."""
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            # The + of an offset is a space in a query that is not encoded.
+            found = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
+            found.astimezone(UTC)
+        except (ValueError, OverflowError):
+            found = None
+        if found is None or found.tzinfo is None:
+            raise BadQuery(name, "must be a time with a zone, such as 2031-05-04T12:00:00Z")
+        return found
+
+    def selection(self, name: str, known: Collection[str]) -> list[str] | None:
+        """Return names among `known`, comma-separated; None: missing. Raise InvalidSpec."""
+        words = [word.strip() for value in self.texts(name) for word in value.split(",")]
+        unknown = next((word for word in words if word not in known), None)
+        if unknown is not None:
+            text = f"{unknown[:60]!r} is no field of this list (known: {', '.join(known)})"
+            raise InvalidSpec([Fault(name, text)])
+        return words or None
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         """Return true or false; `default` if the parameter is missing."""

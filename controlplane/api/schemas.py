@@ -44,6 +44,12 @@ class ReleaseRequest(Model):
     reason: str = Field(min_length=1, max_length=MAX_REASON)
 
 
+class CloseAlertRequest(Model):
+    """The reason for which an operator closes an alert."""
+
+    reason: str = Field(default="", max_length=MAX_REASON)
+
+
 class EmptyRequest(Model):
     """An empty document."""
 
@@ -106,6 +112,13 @@ class JobGroup(ResponseModel):
     )
 
 
+class ScheduleInstant(ResponseModel):
+    """The schedule that submitted a job, and the instant for which it did."""
+
+    name: str
+    at: datetime
+
+
 class Job(ResponseModel):
     """A job. In lists, a `spec` of more than 4 KiB is null."""
 
@@ -130,6 +143,7 @@ class Job(ResponseModel):
     parent: int | None
     children: int = Field(description="Number of jobs of which it is the parent.")
     retry_of: int | None = Field(description="Id of the job that it retries.")
+    schedule: ScheduleInstant | None = Field(description="Null: no schedule submitted it.")
     waits_for: list[JobWait]
     queue_rank: int = Field(
         description="Its place in its band, the lowest first; 0 unless it was moved."
@@ -221,6 +235,10 @@ class Task(ResponseModel):
     failure_kind: Literal["user", "system", "outside"] | None
     exit_code: int | None
     retry_rule: int | None = Field(description="That of its newest attempt.")
+    resources: dict[str, float] = Field(
+        description="Its request: cpu in cores, memory_mib, disk_mib, gpu, named resources. A retry"
+        " rule may have increased that of its group."
+    )
     result: str | None
     result_truncated: bool
     annotation: str
@@ -300,45 +318,7 @@ class Explanation(ResponseModel):
         " not wait then."
     )
     nomination: ReservedCapacity | None
-
-
-class GroupForecast(ResponseModel):
-    """The forecast for one group of a job that is not submitted."""
-
-    name: str
-    cells: dict[str, int] = Field(description="Number of tasks that would be placed now, by cell.")
-    waiting: int = Field(description="Number of tasks that would wait.")
-    reason: PendingReason | None = Field(description="Why they would wait.")
-    also: list[PendingReason] = Field(description="Further reasons why they would wait.")
-    is_refused: bool = Field(
-        description="Whether they, and with them the job, would end UNSCHEDULABLE."
-    )
-    kept: dict[str, int] = Field(
-        description="Number of tasks for which evictions would make room, by cell."
-    )
-
-
-class Victim(ResponseModel):
-    """A task that would be evicted; its names are null if the caller may not read its job."""
-
-    task: int | None
-    name: str | None
-    job: int | None
-    cell: str | None
-
-
-class DryRun(ResponseModel):
-    """The forecast for a job submitted now. It reserves nothing, so it may soon be outdated."""
-
-    pool: str
-    existing_job: int | None = Field(
-        description="Id of the job with the same guid and body, which a submission would return."
-    )
-    groups: list[GroupForecast]
-    evicts: list[Victim]
-    is_complete: bool = Field(
-        description="False if more tasks wait before the job than were considered."
-    )
+    schedule: ScheduleInstant | None = Field(description="Null: no schedule submitted its job.")
 
 
 class Attempt(ResponseModel):
@@ -358,6 +338,9 @@ class Attempt(ResponseModel):
     exit_code: int | None
     retry_rule: int | None = Field(
         description="Number of the rule of `on_exit` that decided on its end, from 1; null: none."
+    )
+    resources: dict[str, float] = Field(
+        description="Its request, with which it was placed: cpu in cores, memory_mib, disk_mib…"
     )
     failure_kind: str | None
     failure_reason: str

@@ -10,18 +10,19 @@ from rest_framework.routers import SimpleRouter
 
 from controlplane.api.agents import attempt_requests, store
 from controlplane.api.operators import (
+    alerts,
     audit,
     callbacks,
     cells,
-    notifications,
     pools,
     projects,
     quotas,
     secrets,
     tokens,
 )
+from controlplane.api.operators.notifications import endpoints
 from controlplane.api.problems import nothing_here
-from controlplane.api.work import attempts, bulk, cache, jobs, schedules, tasks, usage
+from controlplane.api.work import attempts, bulk, cache, events, jobs, schedules, tasks, usage
 from controlplane.spec.one_off import ONE_OFF_GUID
 
 
@@ -96,6 +97,7 @@ register_converter(UserName, "user_name")
 router = SimpleRouter(trailing_slash=False, use_regex_path=False)
 router.register("jobs", jobs.Jobs, basename="job")
 router.register("tasks", tasks.Tasks, basename="task")
+router.register("alerts", alerts.Alerts, basename="alert")
 router.register("attempts", attempts.Attempts, basename="attempt")
 router.register("bulk", bulk.BulkOperations, basename="bulk_operation")
 router.register("cache", cache.CacheEntries, basename="cache_entry")
@@ -103,10 +105,10 @@ router.register("callbacks", callbacks.Callbacks, basename="callback")
 router.register("cells", cells.Cells, basename="cell")
 router.register(
     "notification-addresses",
-    notifications.NotificationAddresses,
+    endpoints.NotificationAddresses,
     basename="notification_address",
 )
-router.register("notification-rules", notifications.NotificationRules, basename="notification_rule")
+router.register("notification-rules", endpoints.NotificationRules, basename="notification_rule")
 router.register("pools", pools.Pools, basename="pool")
 router.register("schedules", schedules.Schedules, basename="schedule")
 router.register("secrets", secrets.Secrets, basename="secret")
@@ -160,6 +162,7 @@ urlpatterns = [
         tasks.Tasks.as_view({"get": "read_artifact_of_task"}),
     ),
     path("audit", audit.AuditLog.as_view({"get": "list"})),
+    path("events", events.Events.as_view({"get": "list"})),
     path("usage", usage.Usage.as_view({"get": "list"})),
     path("usage.csv", usage.Usage.as_view({"get": "read_usage_csv"})),
     path("whoami", tokens.Identity.as_view({"get": "get_whoami"})),

@@ -11,7 +11,8 @@ from controlplane.commands.state.cursors import save_cursor
 from controlplane.contract.trace_context import read_traceparent
 from controlplane.domain.tracing import SpanFacts, derive_spans
 from controlplane.queries.convergence.cursors import load_cursor
-from controlplane.queries.traces import TracePosition, load_page, load_position
+from controlplane.queries.history_ranges import HistoryPosition, load_position
+from controlplane.queries.traces import load_page
 
 NAME = "traces"
 
@@ -56,7 +57,7 @@ def export_traces(send: Send, *, now: datetime, pages: int) -> bool:
         after = page.end
         if after >= until:
             break
-        _save(after, TracePosition(until, 0), now)
+        _save(after, HistoryPosition(until, 0), now)
     else:
         return True
     _save(after, load_position(), now)
@@ -77,9 +78,10 @@ def _read_cursor(now: datetime) -> tuple[int, int] | None:
         _save(position.end, position, now)
         return position.end, position.end
     after, end, next_transaction = map(int, cursor.split(":"))
-    return (after, end) if position.oldest_transaction >= next_transaction else None
+    settled = position.settles(HistoryPosition(end, next_transaction))
+    return (after, end) if settled else None
 
 
-def _save(after: int, position: TracePosition, now: datetime) -> None:
+def _save(after: int, position: HistoryPosition, now: datetime) -> None:
     text = f"{after}:{max(after, position.end)}:{position.next_transaction}"
     save_cursor(NAME, after=text, now=now)

@@ -1,6 +1,5 @@
 """The control plane's Celery app, which runs the ticks as tasks."""
 
-import gc
 import os
 
 from celery import Celery
@@ -9,12 +8,12 @@ from django.db import close_old_connections
 from kombu import Queue
 
 from controlplane.config.broker import PromptAmqp
+from controlplane.config.collector import relax_collector
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.config.settings")
 # Django's checks load all views of web, a third of a worker's start time. CI runs them.
 os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
-COLLECTOR_THRESHOLDS = (20_000, 20, 20)
 TASK_QUEUES = ("placement", "convergence", "callbacks", "inbox.control")
 
 app = Celery("controlplane", amqp=PromptAmqp)
@@ -30,10 +29,8 @@ app.add_defaults({"CELERY_DB_REUSE_MAX": 1_000_000_000})
 
 @worker_ready.connect
 def _relax_collector(**_: object) -> None:
-    """Let the garbage collector run less often, and skip what the start has allocated."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*COLLECTOR_THRESHOLDS)
+    """Tune the garbage collector once the worker is loaded."""
+    relax_collector()
 
 
 @task_prerun.connect

@@ -51,8 +51,9 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "controlplane.config.content_policy.restrict_content",
+    "controlplane.config.web.content_policy.restrict_content",
     "controlplane.config.static.StaticFiles",
+    "controlplane.api.conditional.compare_etags",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",

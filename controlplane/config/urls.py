@@ -6,7 +6,7 @@ from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularSwaggerSplitView
 
 from controlplane.admin.work.palette import show_palette
-from controlplane.api.description import Description
+from controlplane.api.description.served import Description
 from controlplane.api.operators import health, metrics
 
 # Here and not at app setup, since workers serve no pages.

@@ -240,6 +240,12 @@ ALERTS: Mapping[str, AlertKind] = MappingProxyType(
             "closes with the next message that the address accepts. The alert itself is not sent "
             "to that address",
         ),
+        "schedule_refused": AlertKind(
+            "the last three jobs of a [schedule](schedules.md) were refused",
+            "the text has the cause: correct the document of the job, give the owner the role "
+            "back, or pause the schedule; the alert closes when a job of the schedule starts, and "
+            "when the schedule is changed, paused or deleted",
+        ),
     }
 )
 """Every alert, in the order of the documentation."""

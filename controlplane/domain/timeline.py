@@ -6,13 +6,13 @@ one entry, and the changes of a task keep their order.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from controlplane.contract.states import TaskState
-from controlplane.domain.state.states import REASONS, Reason
+from controlplane.domain.state.states import Reason, text_of_reason
 
 CELL = "cell"
 """The actor of a change that a cell reported; the attempt names the cell."""
@@ -28,11 +28,11 @@ _MIN_ROUNDS = 3
 _MAX_TEXTS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """One row of the history. `task_id`: None for a change of the job itself.
 
-    `seconds`: duration of the entered state; None if it still lasts or no state was entered.
+    `seconds`: duration of the entered state; None if it still lasts or no state was entered. The
+    page of a job reads up to 20,000 changes, and a tuple costs a fifth of a frozen dataclass.
     """
 
     id: int
@@ -71,7 +71,7 @@ class Change:
     @property
     def sentence(self) -> str:
         """Return the text of the reason."""
-        return REASONS[Reason(self.reason)] if self.reason in set(Reason) else self.reason
+        return text_of_reason(self.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def measure(
             begin = change.at if end is None else min(change.at, end)
             end_of[change.task_id] = begin
             if end is not None:
-                change = replace(change, seconds=(end - begin).total_seconds())
+                change = change._replace(seconds=(end - begin).total_seconds())
         measured.append(change)
     return measured
 

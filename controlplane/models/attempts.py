@@ -49,6 +49,16 @@ class Attempt(models.Model):
         db_constraint=False,
         db_index=False,
     )
+    concurrency_id = models.BigIntegerField(
+        null=True,
+        blank=True,
+        help_text="The concurrency key that it holds until its release; empty: its job has none.",
+    )
+    resources = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="Its request, if a retry rule increased it; empty: that of its group.",
+    )
     incarnation = models.CharField(max_length=64)
     number = models.PositiveIntegerField()
     state = models.PositiveSmallIntegerField(choices=_STATES, default=TaskState.ASSIGNED)
@@ -129,10 +139,23 @@ class Attempt(models.Model):
         )
         indexes = (
             models.Index(
-                fields=("cell", "group"), name="attempt_unreleased", condition=Q(released_at=None)
+                fields=("cell", "group"),
+                name="attempt_unreleased",
+                condition=Q(released_at=None),
+                include=("resources",),
             ),
             models.Index(
                 fields=("job",), name="attempt_unreleased_of_job", condition=Q(released_at=None)
+            ),
+            models.Index(
+                fields=("concurrency_id", "job"),
+                name="attempt_holds_key",
+                condition=Q(concurrency_id__isnull=False, released_at=None),
+            ),
+            models.Index(
+                fields=("concurrency_id", "created_at"),
+                name="attempt_started_with_key",
+                condition=Q(concurrency_id__isnull=False),
             ),
             models.Index(
                 fields=("state", "uid"),

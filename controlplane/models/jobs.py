@@ -100,6 +100,11 @@ class Job(models.Model):
         db_default=0,
         help_text="Its place in its band, the lowest first; 0 unless it was moved.",
     )
+    concurrency_id = models.BigIntegerField(
+        null=True,
+        blank=True,
+        help_text="The id of its concurrency key in the project; empty: it has none.",
+    )
     waits_for_jobs = models.BooleanField(
         default=False, help_text="Whether a job that it depends on has not met its condition."
     )
@@ -227,6 +232,11 @@ class Job(models.Model):
                 fields=("id",),
                 name="job_waits_for_jobs",
                 condition=Q(waits_for_jobs=True, finished_at=None),
+            ),
+            models.Index(
+                fields=("concurrency_id", "id"),
+                name="job_open_of_key",
+                condition=Q(concurrency_id__isnull=False, finished_at=None),
             ),
             models.Index(fields=("id",), name="job_requeuing", condition=Q(is_requeuing=True)),
             models.Index(fields=("id",), name="job_held", condition=Q(is_held=True)),

@@ -398,6 +398,11 @@ class Shape(models.Model):
     placement_tags = ArrayField(models.CharField(max_length=64), default=list)
     coscheduled = models.BooleanField(default=False)
     allow_unsatisfiable = models.BooleanField(default=False)
+    concurrency = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="The rule of the concurrency key of its jobs; empty: they have none.",
+    )
     pending_reason = models.JSONField(
         null=True,
         blank=True,

@@ -32,7 +32,14 @@ class Task(models.Model):
         db_constraint=False,
         db_index=False,
     )
-    shape_id = models.BigIntegerField(help_text="The shape of its group.")
+    shape_id = models.BigIntegerField(
+        help_text="The shape of its group, or that of its own request."
+    )
+    resources = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="Its request, if a retry rule increased it; empty: that of its group.",
+    )
     index = models.PositiveIntegerField()
     state = models.PositiveSmallIntegerField(choices=TASK_STATES, default=TaskState.PENDING)
     attempt_number = models.PositiveIntegerField(default=0)
@@ -106,6 +113,11 @@ class Task(models.Model):
                 name="task_placeable",
                 condition=Q(state=int(TaskState.PENDING), attempt_open=False),
                 include=("not_before", "cache_blocked"),
+            ),
+            models.Index(
+                fields=("group", "index"),
+                name="task_grown",
+                condition=Q(state=int(TaskState.PENDING), resources__isnull=False),
             ),
             models.Index(
                 fields=("group", "index"),

@@ -1,6 +1,6 @@
 """Load schedules: those that are due, and the documents of the API."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from controlplane.domain.errors import NotFound
 from controlplane.domain.roles import Access, Permission, Place, may
 from controlplane.domain.schedules.firing import Outcome
-from controlplane.models import Schedule, ScheduleFiring
+from controlplane.models import Job, Schedule, ScheduleFiring
 from controlplane.queries.sql import rows
 
 DUE_SCHEDULES = "FROM controlplane_schedule s WHERE s.next_at <= %(now)s"
@@ -56,6 +56,32 @@ def list_ready(limit: int, *, but: Collection[int]) -> list[tuple[Schedule, date
     return [(schedule, instants[schedule.pk]) for schedule in _load(list(instants))]
 
 
+@dataclass(frozen=True, slots=True)
+class InstantJob:
+    """The job of an instant. `is_open`: it has not finished."""
+
+    job_id: int
+    is_open: bool
+
+
+def find_submitted(guids: Collection[tuple[int, str]]) -> dict[tuple[int, str], InstantJob]:
+    """Return the jobs with one of `guids` (project id, guid)."""
+    if not guids:
+        return {}
+    found = rows(
+        """
+        SELECT project_id, guid, id, finished_at IS NULL FROM controlplane_job
+        WHERE (project_id, guid) IN (SELECT * FROM unnest(%s::bigint[], %s::text[]))
+          AND deleted_at IS NULL
+        """,
+        [[project for project, _ in guids], [guid for _, guid in guids]],
+    )
+    return {
+        (project_id, guid): InstantJob(job_id, is_open)
+        for project_id, guid, job_id, is_open in found
+    }
+
+
 def load_loads(schedule_ids: Sequence[int]) -> Mapping[int, ScheduleLoad]:
     """Return the unfinished jobs and the queue of each schedule that has some."""
     found = rows(
@@ -75,6 +101,24 @@ def load_loads(schedule_ids: Sequence[int]) -> Mapping[int, ScheduleLoad]:
         },
     )
     return {key: ScheduleLoad(tuple(jobs), waiting) for key, jobs, waiting in found}
+
+
+def load_latest(schedule_ids: Collection[int], limit: int) -> dict[int, list[tuple[Outcome, str]]]:
+    """Return outcome and text of the last jobs that started or were refused, newest first."""
+    found = rows(
+        """
+        SELECT s.id, f.outcome, f.text FROM unnest(%s::bigint[]) AS s (id)
+        CROSS JOIN LATERAL (
+            SELECT outcome, text, at FROM controlplane_schedulefiring
+            WHERE schedule_id = s.id AND outcome = ANY(%s) ORDER BY at DESC LIMIT %s
+        ) f ORDER BY s.id, f.at DESC
+        """,
+        [sorted(schedule_ids), [str(Outcome.STARTED), str(Outcome.REFUSED)], limit],
+    )
+    latest: dict[int, list[tuple[Outcome, str]]] = {}
+    for schedule_id, outcome, text in found:
+        latest.setdefault(schedule_id, []).append((Outcome(outcome), text))
+    return latest
 
 
 def place_of(schedule: Schedule) -> Place:
@@ -136,6 +180,61 @@ def list_firings(
         }
         for firing in found.order_by("-pk")[:limit]
     ]
+
+
+def read_guid(guid: str | None, labels: Mapping[str, str]) -> tuple[str, datetime] | None:
+    """Return the schedule and the instant that guid and label of a job name; None: they do not.
+
+    Any user may give a job both, so that only the history proves them.
+    """
+    name, _, instant = (guid or "").partition("/")
+    if not instant or labels.get("schedule") != name:
+        return None
+    try:
+        at = datetime.fromisoformat(instant)
+    except ValueError:
+        return None
+    return None if at.tzinfo is None else (name, at)
+
+
+def find_instants(
+    jobs: Iterable[tuple[int, str | None, Mapping[str, str]]],
+) -> dict[int, dict[str, Any]]:
+    """Return by job the schedule and the instant that started it; `jobs`: id, guid, labels."""
+    named = [(job_id, read_guid(guid, labels)) for job_id, guid, labels in jobs]
+    requested = [(job_id, *instant) for job_id, instant in named if instant is not None]
+    if not requested:
+        return {}
+    found = rows(
+        """
+        SELECT j.id, s.name, f.at
+        FROM unnest(%s::bigint[], %s::text[], %s::timestamptz[]) AS w (job_id, name, at)
+        JOIN controlplane_job j ON j.id = w.job_id
+        JOIN controlplane_schedule s ON s.project_id = j.project_id AND s.name = w.name
+        JOIN controlplane_schedulefiring f
+          ON f.schedule_id = s.id AND f.at = w.at AND f.job_id = j.id
+        """,
+        [list(column) for column in zip(*requested, strict=True)],
+    )
+    return {job_id: {"name": name, "at": at} for job_id, name, at in found}
+
+
+def find_instant_of(job_id: int) -> dict[str, Any] | None:
+    """Return the schedule and the instant that started the job; None for other jobs."""
+    found = Job.objects.filter(pk=job_id).values_list("pk", "guid", "labels")
+    return find_instants(found).get(job_id)
+
+
+def find_instant(job: Job) -> ScheduleFiring | None:
+    """Return the instant that started the job, with its schedule; None for other jobs."""
+    named = read_guid(job.guid, job.labels)
+    if named is None:
+        return None
+    name, at = named
+    found = ScheduleFiring.objects.select_related("schedule").filter(
+        schedule__project_id=job.project_id, schedule__name=name, at=at, job_id=job.pk
+    )
+    return found.first()
 
 
 def _described() -> Any:

@@ -1,7 +1,7 @@
 """Load tasks with their budgets and current attempts for decisions."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +22,8 @@ SELECT t.id, t.group_id, t.job_id, t.state,
        a.uid, a.cell_id, a.incarnation, a.state, a.phase, a.report_seq, a.created_at,
        a.start_before, a.started_at, a.released_at, a.releasable_at,
        a.stop_forced_at IS NOT NULL, a.phase_number, g.at_most_once, g.exclusive,
-       g.timeout_is_lifetime, t.avoid_cell_ids, g.retry_rules::text
+       g.timeout_is_lifetime, t.avoid_cell_ids, g.retry_rules::text,
+       CASE WHEN g.retry_rules IS NOT NULL THEN COALESCE(t.resources, g.resources)::text END
 FROM controlplane_task t
 JOIN controlplane_taskgroup g ON g.id = t.group_id
 LEFT JOIN controlplane_attempt a ON a.uid = t.attempt_uid AND a.task_id = t.id
@@ -63,6 +64,15 @@ def _retry_rules(text: str | None) -> tuple[RetryRule, ...]:
     return () if text is None else read_rules(json.loads(text))
 
 
+@lru_cache(maxsize=1024)
+def _resources(text: str | None) -> Mapping[str, int] | None:
+    """Return a request; None: it is not needed, or damaged, which must not stop its reports."""
+    found = None if text is None else json.loads(text)
+    if not isinstance(found, dict) or not all(isinstance(it, int) for it in found.values()):
+        return None
+    return MappingProxyType(found)
+
+
 def _task_facts(row: tuple[Any, ...]) -> TaskFacts:
     return TaskFacts(
         task_id=row[0],
@@ -77,6 +87,7 @@ def _task_facts(row: tuple[Any, ...]) -> TaskFacts:
         timeout_is_lifetime=row[29],
         avoid_cell_ids=tuple(row[30] or ()),
         retry_rules=_retry_rules(row[31]),
+        resources=_resources(row[32]),
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from controlplane.domain.state.states import Reason
 from controlplane.domain.tracing import HistoryRow
 from controlplane.queries.convergence.samples import limit_range
-from controlplane.queries.sql import named_rows, rows
+from controlplane.queries.sql import named_rows
 
 PAGE_ROWS = 500
 """Rows of the history in one request to the receiver; a row ends at most four spans."""
@@ -52,36 +52,11 @@ ORDER BY h.id
 
 
 @dataclass(frozen=True, slots=True)
-class TracePosition:
-    """The end of the history, and which transactions were open when it was read.
-
-    `next_transaction`: no transaction had this number yet. `oldest_transaction`: all earlier ones
-    have ended.
-    """
-
-    end: int
-    next_transaction: int
-    oldest_transaction: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class TracePage:
     """The rows of traced jobs in a range of the history, up to the row `end`."""
 
     rows: Sequence[HistoryRow]
     end: int
-
-
-def load_position() -> TracePosition:
-    """Return the present end of the history."""
-    ((end, next_transaction, oldest),) = rows(
-        """
-        SELECT COALESCE((SELECT max(id) FROM controlplane_transition), 0),
-               pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
-               pg_snapshot_xmin(pg_current_snapshot())::text::bigint
-        """
-    )
-    return TracePosition(end, next_transaction, oldest)
 
 
 def load_page(after: int, until: int) -> TracePage:

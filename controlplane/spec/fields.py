@@ -45,6 +45,7 @@ Name = Annotated[str, Field(pattern=rf"^{NAME_PATTERN}$")]
 Guid = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/+=-]{0,254}$")]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,254}$")]
 CacheKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:=+-]{0,255}$")]
+ConcurrencyKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/+=-]{0,254}$")]
 CacheVersion = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
 UserName = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,62})?$")

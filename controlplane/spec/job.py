@@ -15,7 +15,14 @@ from controlplane.spec.fields import (
     Name,
 )
 from controlplane.spec.group import Defaults, GroupFields, TaskGroupSpec
-from controlplane.spec.parts import Cache, Callback, JobDependency, JobReference, Retries
+from controlplane.spec.parts import (
+    Cache,
+    Callback,
+    ConcurrencySpec,
+    JobDependency,
+    JobReference,
+    Retries,
+)
 from controlplane.spec.placing import Constraint
 
 MAX_GROUPS = 100
@@ -58,6 +65,9 @@ class JobFields(Defaults):
     depends_on: list[JobDependency] = Field(default=[], max_length=100)
     parent: JobReference | None = Field(
         default=None, description="When that job ends without success, this one ends, too."
+    )
+    concurrency: ConcurrencySpec | None = Field(
+        default=None, description="A limit that it shares with all jobs of its key."
     )
     callback: Callback = Callback()
     annotation: str = Field(default="", max_length=MAX_ANNOTATION)

@@ -1,5 +1,6 @@
 """The parts of a job and of its groups: resources, inputs, dependencies, retries."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
@@ -7,11 +8,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
     PlainValidator,
     WithJsonSchema,
     model_validator,
 )
 
+from controlplane.spec import quantities
 from controlplane.spec.fields import (
     MAX_COUNT,
     Address,
@@ -19,6 +22,7 @@ from controlplane.spec.fields import (
     CacheKey,
     CacheVersion,
     CallbackUrl,
+    ConcurrencyKey,
     Cpu,
     Disk,
     Memory,
@@ -117,6 +121,8 @@ RuledReason = Literal[
     "system_failure",
     "build_timeout",
 ]
+GROWABLE_REASONS = ("exit_status", "out_of_memory", "user_error")
+"""Reasons of a rule that increases resources: the program failed, so that more may help it."""
 _SHORT_REASONS = {"oom": "out_of_memory"}
 
 
@@ -138,6 +144,65 @@ ExitCodes = Annotated[
 ]
 
 
+def _increase(
+    parse: Callable[[object], int], render: Callable[[int], str], example: str
+) -> tuple[Any, ...]:
+    """Return annotations of an increase of a quantity that `parse` reads and `render` writes."""
+    quantity = f'"{example}"'
+    return (
+        PlainValidator(lambda value: quantities.parse_increase(value, parse, example=quantity)),
+        PlainSerializer(lambda value: quantities.format_increase(value, render), return_type=str),
+        WithJsonSchema(
+            {"anyOf": [{"type": "string"}, {"type": "number"}], "examples": ["2x", example]}
+        ),
+    )
+
+
+_Increase = quantities.Increase
+CpuIncrease = Annotated[_Increase, *_increase(quantities.parse_cpu, quantities.format_cpu, "2")]
+MemoryIncrease = Annotated[
+    _Increase, *_increase(quantities.parse_memory, quantities.format_mib, "64Mi")
+]
+DiskIncrease = Annotated[
+    _Increase, *_increase(quantities.parse_disk, quantities.format_mib, "100Mi")
+]
+
+INCREASED = ("cpu", "memory", "disk")
+"""Resources that a retry rule may increase, by their names in jobs."""
+
+
+class _GrowthFields(Model):
+    """Fields of resources that a retry rule may increase."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        names = [name for name in values if name not in INCREASED]
+        if names:
+            raise ValueError(f"{names[0]} cannot be increased: only cpu, memory and disk can")
+        if all(value is None for value in values.values()):
+            raise ValueError("must have cpu, memory or disk")
+        return values
+
+
+class ResourceIncrease(_GrowthFields):
+    """How a retry rule increases resources: by a factor ("2x"), or to an amount ("4Gi")."""
+
+    cpu: CpuIncrease | None = None
+    memory: MemoryIncrease | None = None
+    disk: DiskIncrease | None = None
+
+
+class IncreaseLimits(_GrowthFields):
+    """Amounts at which the growth by factors ends."""
+
+    cpu: Cpu | None = None
+    memory: Memory | None = None
+    disk: Disk | None = None
+
+
 class RetryRuleSpec(Model):
     """A rule about failed attempts: it applies if exit code and reason are as in the rule."""
 
@@ -157,6 +222,13 @@ class RetryRuleSpec(Model):
     do: Literal["retry", "fail"] = Field(
         description="retry: within retries.failure, also if the failure is permanent. fail: no"
         " further attempt."
+    )
+    resources: ResourceIncrease | None = Field(
+        default=None,
+        description="Of a rule that retries: increases the request for the next attempts.",
+    )
+    max_resources: IncreaseLimits | None = Field(
+        default=None, description="Amounts at which the growth by factors ends; absent: none."
     )
 
     @model_validator(mode="after")
@@ -241,6 +313,46 @@ class Cache(Model):
         unused = [name for name in fields if getattr(self, name) != fields[name].default]
         if not self.enabled and unused:
             raise ValueError(f"{unused[0]} has no effect unless enabled is true")
+        return self
+
+
+MAX_LIMIT_OF_KEY = 100_000
+MAX_STARTS = 10_000
+MAX_START_SECONDS = 3_600
+
+
+class StartRateSpec(Model):
+    """A rate of starts."""
+
+    count: int = Field(ge=1, le=MAX_STARTS, description="How many attempts may be created")
+    per_seconds: int = Field(ge=1, le=MAX_START_SECONDS, description="in any span of this length.")
+
+
+class ConcurrencySpec(Model):
+    """A limit that all jobs of the project with the same key share."""
+
+    key: ConcurrencyKey = Field(description="Any text; it needs no configuration.")
+    limit: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_LIMIT_OF_KEY,
+        description="How many tasks with the key may be on cells when a task of this job starts.",
+    )
+    starts: StartRateSpec | None = Field(
+        default=None, description="Rate at which tasks with the key start, retries included."
+    )
+    on_conflict: Literal["wait", "reject", "replace"] = Field(
+        default="wait",
+        description="While open tasks of other jobs use the limit up: wait, refuse this job, or"
+        " cancel your oldest jobs with the key.",
+    )
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> Self:
+        if self.limit is None and self.starts is None:
+            raise ValueError("must have limit, starts or both")
+        if self.limit is None and self.on_conflict != "wait":
+            raise ValueError(f"on_conflict {self.on_conflict} has no effect without limit")
         return self
 
 

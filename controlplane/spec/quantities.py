@@ -5,6 +5,8 @@ Kubernetes.
 """
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 
 _SUFFIXES = {
@@ -30,12 +32,14 @@ _QUANTITY = re.compile(
     r"(?P<suffix>[eE][+-]?[0-9]{1,2}|[numkMGTPE]|[KMGTPE]i)?",
     re.ASCII,
 )
+_FACTOR = re.compile(r"[0-9]{1,3}(\.[0-9]{1,2})?x", re.ASCII)
 _MEBIBYTE = 2**20
 
 MIN_CPU_MILLIS = 10  # engines accept no lower CPU limit
 MAX_CPU_MILLIS = 100_000_000  # 100,000 cores
 MIN_MEMORY_MIB = 6  # engines start no container with less
 MAX_MIB = 2**30  # 1Pi
+MAX_FACTOR = 16  # of one increase by a retry rule
 MAX_BYTES = 2**53 - 1  # the largest integer that every JSON parser reads exactly
 
 
@@ -76,6 +80,38 @@ def _mebibytes(value: object, *, minimum: int, example: str) -> int:
         text = f"{minimum}Mi" if minimum else "0"
         raise ValueError(f"must be at least {text} and at most 1Pi (a bare number is bytes)")
     return mebibytes
+
+
+@dataclass(frozen=True, slots=True)
+class Increase:
+    """An increase of a request: to `percent` of it, or to an amount."""
+
+    percent: int | None = None
+    amount: int | None = None
+
+
+def parse_increase(value: object, parse: Callable[[object], int], *, example: str) -> Increase:
+    """Parse a factor ("2x") or an amount, which `parse` reads. Raise ValueError."""
+    if isinstance(value, Increase):
+        return value
+    if not isinstance(value, str) or not value.endswith("x"):
+        is_quantity = not isinstance(value, bool) and isinstance(value, int | float | str)
+        if not is_quantity or (isinstance(value, str) and not value[:1].isdigit()):
+            raise ValueError(f'must be a factor like "2x", or a quantity like {example}')
+        return Increase(amount=parse(value))
+    if not _FACTOR.fullmatch(value):
+        raise ValueError('must be a factor like "2x" or "1.5x"')
+    percent = int(Decimal(value[:-1]) * 100)
+    if not 100 < percent <= MAX_FACTOR * 100:
+        raise ValueError(f"must be more than 1x and at most {MAX_FACTOR}x")
+    return Increase(percent=percent)
+
+
+def format_increase(increase: Increase, render: Callable[[int], str]) -> str:
+    """Format an increase as it is written: "1.5x", or the amount."""
+    if increase.percent is None:
+        return render(increase.amount or 0)
+    return f"{increase.percent / 100:.2f}".rstrip("0").rstrip(".") + "x"
 
 
 def format_cpu(millis: int) -> str:

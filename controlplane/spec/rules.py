@@ -9,8 +9,17 @@ from controlplane.spec.fields import is_artifact_name
 from controlplane.spec.files import Output
 from controlplane.spec.group import GroupFields, TaskGroupSpec
 from controlplane.spec.job import JobSpec
-from controlplane.spec.parts import GroupResult
+from controlplane.spec.parts import (
+    GROWABLE_REASONS,
+    INCREASED,
+    GroupResult,
+    IncreaseLimits,
+    ResourceIncrease,
+    Resources,
+    RetryRuleSpec,
+)
 from controlplane.spec.placing import check_constraints, check_resources, check_tags
+from controlplane.spec.quantities import Increase, format_cpu, format_mib
 from controlplane.spec.services import check_services
 
 # An order contains the definition of a group and has at most 64 KiB.
@@ -51,6 +60,7 @@ def find_faults(job: JobSpec) -> Iterator[Finding]:
     yield from _check_minimum(job)
     if job.group_by is not None and not job.coscheduled:
         yield ("group_by",), "is only valid for a coscheduled job"
+    yield from _check_concurrency(job)
     yield from _check_references(job)
     yield from _check_cycles(job)
     yield from _check_addresses(job)
@@ -92,6 +102,55 @@ def _check_retry_rules(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
             yield place, "must be fail with delivery at_most_once"
         elif rule.do == "retry" and job.retries_of(group).failure == 0:
             yield place, "retries within retries.failure, which is 0: set it to at least 1"
+        for finding in _check_growth(job, group, rule):
+            yield ("on_exit", position, *finding[0]), finding[1]
+
+
+def _check_growth(job: JobSpec, group: TaskGroupSpec, rule: RetryRuleSpec) -> Iterator[Finding]:
+    """Yield increases of resources by a retry rule that have no effect or cannot be carried out."""
+    place: Place = ("resources",)
+    if rule.resources is None:
+        if rule.max_resources is not None:
+            yield ("max_resources",), "has no effect: the rule has no resources"
+        return
+    if rule.do == "fail":
+        yield place, "has no effect with do: fail"
+    elif job.coscheduled:
+        yield place, "is not supported for a coscheduled job: its tasks are placed together"
+    elif rule.reason is not None and rule.reason not in GROWABLE_REASONS:
+        *others, last = GROWABLE_REASONS
+        yield (
+            place,
+            f"does not help against {rule.reason}: the reason must be {', '.join(others)} or"
+            f" {last}",
+        )
+    else:
+        yield from _check_amounts(group.resources, rule.resources, rule.max_resources)
+
+
+def _check_amounts(
+    own: Resources, increase: ResourceIncrease, limits: IncreaseLimits | None
+) -> Iterator[Finding]:
+    """Yield increases that increase nothing, and maxima without effect."""
+    for name in INCREASED:
+        render = format_cpu if name == "cpu" else format_mib
+        amount, most = getattr(own, name), limits and getattr(limits, name)
+        wanted: Increase | None = getattr(increase, name)
+        too_low = f"must be more than resources.{name}, which is {render(amount)}"
+        place: Place = ("max_resources", name)
+        if wanted is None:
+            if most is not None:
+                yield place, f"has no effect: resources of the rule has no {name}"
+        elif wanted.amount is not None:
+            if wanted.amount <= amount:
+                yield ("resources", name), too_low
+            if most is not None:
+                yield place, "has no effect on an amount: only factors have a maximum"
+        elif not amount:
+            text = f"increases resources.{name}, which is 0: use an amount, or request {name}"
+            yield ("resources", name), text
+        elif most is not None and most <= amount:
+            yield place, too_low
 
 
 def _check_cache(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
@@ -222,6 +281,18 @@ def _check_minimum(job: JobSpec) -> Iterator[Finding]:
             ("min_available",),
             f"must be at least {low}, the sum of the groups', and at most {high}, all replicas",
         )
+
+
+def _check_concurrency(job: JobSpec) -> Iterator[Finding]:
+    """Yield the limits of the key that a gang exceeds by itself, so that it could never start."""
+    rule = job.concurrency
+    if rule is None or not job.coscheduled:
+        return
+    text = f"must be at least {job.minimum()}: so many tasks of the gang start together"
+    if rule.limit is not None and rule.limit < job.minimum():
+        yield ("concurrency", "limit"), text
+    if rule.starts is not None and rule.starts.count < job.minimum():
+        yield ("concurrency", "starts", "count"), text
 
 
 def _check_references(job: JobSpec) -> Iterator[Finding]:

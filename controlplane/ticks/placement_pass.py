@@ -116,7 +116,10 @@ def _carry_out(plan: PlacementPlan, snapshot: PoolSnapshot) -> int:
     placed = carry_out(
         plan.placements,
         limits=PoolLimits(
-            snapshot.pool_id, policy, bool(snapshot.quotas) and policy.is_bound_by_quotas
+            snapshot.pool_id,
+            policy,
+            has_quotas=bool(snapshot.quotas) and policy.is_bound_by_quotas,
+            has_keys=bool(snapshot.key_usage),
         ),
         now=clock.now(),
         start_seconds=settings.CELLRUN.start_seconds,

@@ -10,7 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
     "controlplane",
     "workers",
-    "client",
+    "cellrun",
+    "slurm",
     "benchmarks",
     "examples",
     "deploy",

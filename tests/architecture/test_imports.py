@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import cellrun
 from tests.architecture.source import ROOT, sources
+
+PARTS = ("cellrun", "controlplane", "workers")
 
 
 def test_import_contracts_hold() -> None:
@@ -19,7 +22,7 @@ def test_import_contracts_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "allowed"), [("workers", "controlplane.contract"), ("client", "controlplane.spec")]
+    ("package", "allowed"), [("workers", "controlplane.contract"), ("cellrun", "controlplane.spec")]
 )
 def test_only_one_package_of_the_control_plane_is_imported(package: str, allowed: str) -> None:
     """Also of packages that are still to come, which a list of forbidden ones would not name."""
@@ -31,6 +34,14 @@ def test_only_one_package_of_the_control_plane_is_imported(package: str, allowed
         if name.split(".")[0] == "controlplane" and not f"{name}.".startswith(f"{allowed}.")
     ]
     assert foreign == []
+
+
+@pytest.mark.parametrize("name", ["airflow/cellrun_airflow.py", "prefect/cellrun_prefect.py"])
+def test_example_imports_public_names_of_the_client_only(name: str) -> None:
+    tree = ast.parse((ROOT / "examples" / name).read_text())
+    used = {found for found in imported(tree) if found.split(".")[0] in PARTS}
+    assert used
+    assert used <= {f"cellrun.{public}" for public in cellrun.__all__}
 
 
 def imported(tree: ast.Module) -> list[str]:

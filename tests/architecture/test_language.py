@@ -56,6 +56,7 @@ BARE_PARTICIPLES = re.compile(
 ONE_NAME_MANY_LAYERS = {
     **dict.fromkeys(
         [
+            "Alert",
             "Attempt",
             "AuditLine",
             "BulkCount",
@@ -102,6 +103,8 @@ ONE_NAME_MANY_LAYERS = {
             "NotificationQuietHours",
             "PendingReason",
             "QueuePlace",
+            "RuleGrowth",
+            "ScheduleInstant",
             "TaskOrigin",
         ],
         "a part of a response: as the server writes and as the client reads it",
@@ -117,7 +120,7 @@ ONE_NAME_MANY_LAYERS = {
 }
 """Names of classes that mean the same in several layers -> the meaning."""
 
-PRODUCT = ("controlplane/", "workers/", "client/")
+PRODUCT = ("controlplane/", "workers/", "cellrun/")
 
 DOCUMENTS = sorted(
     path

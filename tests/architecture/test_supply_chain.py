@@ -20,7 +20,8 @@ def faults_of(text: str) -> list[str]:
 
 
 def test_requirements_of_all_parts_are_checked() -> None:
-    assert [path.name for path in FILES] == ["cell.txt", "dev.txt", "lock.txt", "run.txt"]
+    names = ["airflow", "cell", "dev", "lock", "prefect", "run", "slurm-clients"]
+    assert [path.stem for path in FILES] == names
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

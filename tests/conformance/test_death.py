@@ -1,13 +1,14 @@
 """The cell process is killed with SIGKILL, for real: what it began goes on, and is found again."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 CELL = textwrap.dedent(
     """
-    import os, sys, time
+    import json, os, sys, time
     from pathlib import Path
     from controlplane.contract.messages.orders import GroupSpec, Input, RunAttempt
     from workers.attempt.events import Launch
@@ -31,7 +32,7 @@ CELL = textwrap.dedent(
     driver, home, installation, *scripts = sys.argv[1:]
     config = CellConfig(
         name="cell-1", key=b"k" * 32, home=Path(home), broker_url="", control_url="",
-        installation=installation, capacity={}, driver=driver,
+        installation=installation, capacity={"gpu": 4}, driver=driver,
     )
     made = make_driver(
         config,
@@ -42,6 +43,7 @@ CELL = textwrap.dedent(
         spec = GroupSpec(
             1, 7, "suite", "main", 1, image="cellrun/demo:latest", network="none",
             command=("sh", "-c", script),
+            resources=json.loads(os.environ["RESOURCES"]),
             inputs=tuple(Input("/in", url) for url in os.environ.get("INPUTS", "").split()),
         )
         run = RunAttempt(f"{installation}-{number}", 1, 11, 0, 1, 0.0)
@@ -52,14 +54,16 @@ CELL = textwrap.dedent(
 
 
 @contextlib.contextmanager
-def cell_of(kit: Kit, *scripts: str, inputs: str = "") -> Iterator["subprocess.Popen[bytes]"]:
+def cell_of(
+    kit: Kit, *scripts: str, inputs: str = "", resources: Mapping[str, int] | None = None
+) -> Iterator["subprocess.Popen[bytes]"]:
     """A process that starts the scripts, and is killed at last."""
     command = [sys.executable, "-c", CELL, kit.name, str(kit.home), kit.config().installation]
     with subprocess.Popen(
         [*command, *scripts],
         stdout=subprocess.PIPE,
         cwd=ROOT,
-        env={**os.environ, "INPUTS": inputs},
+        env={**os.environ, "INPUTS": inputs, "RESOURCES": json.dumps(resources or {})},
     ) as cell:
         try:
             yield cell

@@ -1,4 +1,4 @@
-"""GPUs: the ones that a container requests from the engine, and engines without any."""
+"""GPUs of containers: the ones that a container requests, and engines without any."""
 
 import uuid
 from pathlib import Path
@@ -9,7 +9,6 @@ from controlplane.contract.states import FailureKind
 from tests.conformance.kit import DockerKit
 from workers.attempt.outcome import ENGINE
 from workers.attempt.runtime import EngineError
-from workers.drivers.docker.checks import choose_gpus
 from workers.drivers.docker.driver import DockerEngine
 
 pytestmark = pytest.mark.engine
@@ -68,10 +67,3 @@ def test_missing_gpu_driver_of_the_engine_is_a_system_failure(
     assert ended.message is not None
     assert "could not select device driver" in ended.message
     assert "tried 3 times" in ended.message
-
-
-def test_lowest_free_gpus_are_chosen() -> None:
-    assert choose_gpus(2, 4, ["0,2"]) == (1, 3)
-    assert choose_gpus(0, 0, []) == ()
-    with pytest.raises(EngineError, match="and 1 of 2 are free"):
-        choose_gpus(2, 2, ["1", ""])

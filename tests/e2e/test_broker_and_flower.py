@@ -14,7 +14,7 @@ import pytest
 import redis
 import requests
 
-from client import Session
+from cellrun import Session
 from tests.e2e.stack import RunningStack, wait_until
 from tests.e2e.work import run_to_end, session_of
 

@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
-from client import Session
-from client.documents import Task
-from client.errors import ClientError
-from client.settings import ClientSettings
+from cellrun import Session
+from cellrun.documents import Task
+from cellrun.errors import ClientError
+from cellrun.settings import ClientSettings
 from controlplane.config.stack.parts.ports import free_port
 from controlplane.contract.artifacts import MANIFEST
 from tests.e2e.engine import EngineEvents, remove_containers

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from client import Session
-from client.documents import Task
-from client.states import TERMINAL_STATES
+from cellrun import Session
+from cellrun.documents import Task
+from cellrun.states import TERMINAL_STATES
 from controlplane.contract.wire import keys, logins, queues
 from tests.architecture.source import ROOT
 from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
-from client import Session
+from cellrun import Session
 from tests.conformance.cable import Cable
 from tests.e2e.stack import Companion, RunningStack, open_folder, remnants, through, wait_until
 from tests.e2e.test_lost_cell import enroll, running_on, state_of

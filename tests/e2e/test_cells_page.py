@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from client import Session
-from client.settings import ClientSettings
+from cellrun import Session
+from cellrun.settings import ClientSettings
 from tests.architecture.source import ROOT
 from tests.e2e.engine import containers_of, remove_containers
 from tests.e2e.stack import Companion, RunningStack, wait_until

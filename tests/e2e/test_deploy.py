@@ -17,8 +17,8 @@ import psycopg
 import pytest
 import redis
 
-from client import Session
-from client.settings import ClientSettings
+from cellrun import Session
+from cellrun.settings import ClientSettings
 from controlplane.config.stack.parts.home import StackHome
 from controlplane.config.stack.parts.ports import free_port
 from tests.architecture.source import ROOT

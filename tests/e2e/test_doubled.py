@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from client import Session
+from cellrun import Session
 from tests.e2e.engine import EngineEvents, remove_containers
 from tests.e2e.stack import Companion, RunningStack, open_folder, remnants, wait_until
 from tests.e2e.work import attempts_of, session_of, shell_job, wait_for_end

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from client import Session
+from cellrun import Session
 from tests.architecture.source import ROOT
 from tests.e2e.engine import EngineEvents, containers_of, remove_containers
 from tests.e2e.stack import Companion, RunningStack, open_folder, remnants, wait_until

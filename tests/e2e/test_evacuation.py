@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from client import Session
+from cellrun import Session
 from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
 from tests.e2e.work import attempts_of, session_of, wait_for_end
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from client import Session
+from cellrun import Session
 from tests.conformance.cable import Cable
 from tests.e2e.engine import EngineEvents, containers_of, remove_containers
 from tests.e2e.stack import Companion, RunningStack, open_folder, remnants, through, wait_until

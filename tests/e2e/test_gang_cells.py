@@ -10,9 +10,9 @@ import docker
 import pytest
 import requests
 
-from client import Session
-from client.documents import Task
-from client.spec_file import read_spec
+from cellrun import Session
+from cellrun.documents import Task
+from cellrun.spec_file import read_spec
 from tests.architecture.source import ROOT
 from tests.e2e.engine import remove_containers
 from tests.e2e.ssh_image import IMAGE, require_ssh_image

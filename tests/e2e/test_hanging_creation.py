@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from client import Session
-from client.documents import Attempt
+from cellrun import Session
+from cellrun.documents import Attempt
 from tests.conformance.cable import Cable
 from tests.e2e.engine import remove_containers
 from tests.e2e.stack import RunningStack, open_folder, wait_until

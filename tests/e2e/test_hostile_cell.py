@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 import redis
 
-from client import Session
+from cellrun import Session
 from controlplane.contract.messages.reports import Heartbeat
 from controlplane.contract.wire import broker, envelope, keys, logins, queues
 from tests.e2e.stack import RunningStack, wait_until

@@ -16,8 +16,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from client import Session
-from client.documents import Attempt
+from cellrun import Session
+from cellrun.documents import Attempt
 from tests.e2e.stack import RunningStack, is_running, open_folder, remnants, wait_until
 from tests.e2e.work import attempts_of, count_states, session_of, wait_for_end, whole_log
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import requests
 
-from client import Session
-from client.documents import Task
+from cellrun import Session
+from cellrun.documents import Task
 from tests.e2e.engine import EngineEvents, containers_of, remove_containers
 from tests.e2e.stack import RunningStack, is_running, open_folder, remnants, wait_until
 from tests.e2e.work import (

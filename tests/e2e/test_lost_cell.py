@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from client import Session
-from client.documents import Attempt
+from cellrun import Session
+from cellrun.documents import Attempt
 from tests.architecture.source import ROOT
 from tests.e2e.engine import EngineEvents, containers_of, remove_containers
 from tests.e2e.stack import Companion, RunningStack, open_folder, remnants, wait_until

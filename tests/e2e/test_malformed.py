@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from client import Session
+from cellrun import Session
 from controlplane.contract.wire import broker, envelope, queues
 from tests.e2e.stack import RunningStack, is_running, wait_until
 from tests.e2e.work import run_to_end, session_of

@@ -14,8 +14,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from client import Session
-from client.documents import Attempt, Task
+from cellrun import Session
+from cellrun.documents import Attempt, Task
 from tests.e2e.stack import Companion, RunningStack, open_folder, remnants, wait_until
 from tests.e2e.test_lost_cell import enroll
 from tests.e2e.work import session_of, wait_for_end

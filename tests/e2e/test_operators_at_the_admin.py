@@ -7,7 +7,7 @@ from urllib.parse import urljoin, urlsplit
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from client import Session
+from cellrun import Session
 from tests.e2e.engine import remove_containers
 from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
 from tests.e2e.work import count_states, session_of, shell_job, sleepers, wait_for_end
@@ -230,4 +230,4 @@ def test_one_click_leads_from_a_waiting_job_to_the_missing_figure(
 ) -> None:
     olga.goto("/admin/controlplane/job/")
     row_of(olga, "waiting").get_by_role("link").first.click()
-    expect(olga.get_by_text("lacks 3999 cores").first).to_be_visible()
+    expect(olga.get_by_text("lacks 3999 of 4000 cores").first).to_be_visible()

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from client import Session
-from client.documents import Attempt
+from cellrun import Session
+from cellrun.documents import Attempt
 from tests.e2e.engine import EngineEvents, containers_of, remove_containers
 from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
 from tests.e2e.work import (

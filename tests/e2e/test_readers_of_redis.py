@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 import redis
 
-from client import Session
+from cellrun import Session
 from tests.e2e.stack import RunningStack, wait_until
 from tests.e2e.work import run_to_end, session_of
 

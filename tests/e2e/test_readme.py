@@ -1,7 +1,6 @@
 """The shell blocks of the README work as written, in one shell, in a fresh copy."""
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -14,21 +13,17 @@ from controlplane.config.stack.parts.ports import free_port
 from tests.architecture.source import ROOT
 from tests.e2e.engine import containers_of, remove_containers
 from tests.e2e.stack import PREFIXES, RunningStack, open_folder, remnants
+from tests.harness.pages import read_blocks
 
 pytestmark = [pytest.mark.stack, pytest.mark.engine]
 
 SECONDS = 240
-BLOCK = re.compile(r"^```sh\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGE = ROOT / "README.md"
 STOP = "make down"
 # What no reader types: before the stack is stopped, its rows are checked.
 CHECK = ".venv/bin/python manage.py check_invariants\n"
 # A clone has none of these; `.venv` is lent to it, so that nothing is installed again.
 NOT_IN_A_CLONE = (".git", ".venv", ".cellrun", ".*_cache", "__pycache__", "*.egg-info", "build")
-
-
-def read_blocks() -> list[str]:
-    """Every block of README.md that is marked `sh`, in order."""
-    return [found["lines"] for found in BLOCK.finditer((ROOT / "README.md").read_text())]
 
 
 @pytest.fixture
@@ -51,15 +46,15 @@ def environment() -> dict[str, str]:
 
 
 def test_readme_shows_the_commands_to_start_use_and_stop_a_stack() -> None:
-    text = "".join(read_blocks())
+    text = "".join(block.lines for block in read_blocks(PAGE))
     for words in ("make demo", "make up", "cellrun run", "cellrun submit", "make down"):
         assert words in text
 
 
 def test_the_blocks_of_the_readme_run_as_written(clone: Path, environment: dict[str, str]) -> None:
     script = "".join(
-        f"echo '--- block {number}'\n{CHECK if STOP in lines else ''}{lines}"
-        for number, lines in enumerate(read_blocks(), start=1)
+        f"echo '--- block {number}'\n{CHECK if STOP in block.lines else ''}{block.lines}"
+        for number, block in enumerate(read_blocks(PAGE), start=1)
     )
     assert CHECK in script
     (clone.parent / "readme.sh").write_text(script)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from client import Session
-from client.documents import Task
+from cellrun import Session
+from cellrun.documents import Task
 from tests.architecture.source import ROOT
 from tests.conformance.outside import Outside
 from tests.e2e.stack import Companion, RunningStack, open_folder, remnants, wait_until

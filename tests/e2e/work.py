@@ -3,11 +3,11 @@
 from collections import Counter
 from typing import Any
 
-from client import Session
-from client.documents import Attempt, Job, Task
-from client.errors import ApiError, Unreachable
-from client.settings import ClientSettings
-from client.states import TERMINAL_STATES
+from cellrun import Session
+from cellrun.documents import Attempt, Job, Task
+from cellrun.errors import ApiError, Unreachable
+from cellrun.settings import ClientSettings
+from cellrun.states import TERMINAL_STATES
 from tests.e2e.stack import RunningStack, wait_until
 
 IMAGE = "cellrun/demo:latest"

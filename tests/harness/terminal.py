@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-RUN = "from client.cli import app; app()"
+RUN = "from cellrun.cli import app; app()"
 SILENCE_SECONDS = 60.0
 
 

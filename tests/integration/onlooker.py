@@ -16,7 +16,7 @@ from django.test import Client
 from pytest_django.live_server_helper import LiveServer
 from typer.testing import CliRunner
 
-from client.cli import app
+from cellrun.cli import app
 from controlplane import clock, plugins
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.domain.roles import Role

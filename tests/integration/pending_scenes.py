@@ -32,7 +32,9 @@ def lacks_memory(stage: Stage) -> tuple[Task, str]:
     stage.submit(resources={"cpu": 0.1, "memory": "3Gi"})
     stage.place()
     job = stage.submit(resources={"cpu": 0.1, "memory": "2560Mi"})
-    text = "no cell has enough free capacity: cell-2 comes closest and lacks 512 MiB of memory"
+    text = (
+        "no cell has enough free capacity: cell-2 comes closest and lacks 512 of 2560 MiB of memory"
+    )
     return waiting(stage, job), text
 
 
@@ -69,7 +71,10 @@ def is_larger_than_every_cell(stage: Stage) -> tuple[Task, str]:
     stage.cell(memory=2048)
     large = {"cpu": 0.1, "memory": "3Gi"}
     job = stage.submit(resources=large, allow_unsatisfiable=True)
-    text = "larger than every cell of the pool: cell-1 comes closest and lacks 1024 MiB of memory"
+    text = (
+        "larger than every cell of the pool: cell-1 comes closest and"
+        " lacks 1024 of 3072 MiB of memory"
+    )
     return waiting(stage, job), text
 
 
@@ -85,6 +90,26 @@ def lacks_tokens(stage: Stage) -> tuple[Task, str]:
     stage.cell()
     job = stage.submit(replicas=2, resources={"cpu": 0.1, "memory": "64Mi", "licence": 2})
     return waiting(stage, job), "tokens licence: 2 used + 2 requested > 3 of the pool"
+
+
+def finds_its_key_full(stage: Stage) -> tuple[Task, str]:
+    stage.cell()
+    rule = {"key": "customer-42", "limit": 1}
+    first, _ = stage.placed(concurrency=rule)
+    job = stage.submit_small(concurrency=rule)
+    return waiting(stage, job), (
+        "concurrency key customer-42: 1 task on cells + 1 requested > 1 allowed; held by"
+        f" job {first.pk}"
+    )
+
+
+def exceeds_the_rate_of_its_key(stage: Stage) -> tuple[Task, str]:
+    stage.cell()
+    rule = {"key": "customer-42", "starts": {"count": 1, "per_seconds": 30}}
+    stage.placed(concurrency=rule)
+    job = stage.submit_small(concurrency=rule)
+    text = "concurrency key customer-42: 1 started in the last 30 s + 1 requested > 1 allowed"
+    return waiting(stage, job), text
 
 
 def finds_slots_full(stage: Stage) -> tuple[Task, str]:
@@ -226,6 +251,7 @@ SCENES: dict[str, tuple[Scene, ...]] = {
     "no_cell_matches": (matches_no_cell, finds_no_ready_cell, finds_no_cell),
     "quota_exceeded": (exceeds_quota,),
     "insufficient_tokens": (lacks_tokens,),
+    "concurrency_limit": (finds_its_key_full, exceeds_the_rate_of_its_key),
     "build_slots_full": (finds_slots_full,),
     "waiting_for_dependency": (depends_on_group,),
     "waiting_for_job": (depends_on_job,),

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
 from typing import Any
@@ -200,6 +200,13 @@ CASES = {
     "release_attempt": Case(
         "POST", unconfirmed, "release.attempt", "attempt *", {"reason": "burnt"}
     ),
+    "close_alert": Case(
+        "POST",
+        lambda by: f"/alerts/{Alert.objects.get().pk}/close",
+        "close.alert",
+        "alert *",
+        {"reason": "known"},
+    ),
     "evict_cache_entry": Case("DELETE", cached, "evict.cache_entry", "cache entry model:2031@1"),
     "repeat_callback": Case("POST", callback, "repeat.callback", "callback *"),
     "put_cell": Case("PUT", "/cells/cell-ready", "change.cell", "cell cell-ready", {"pool": "gpu"}),
@@ -358,6 +365,38 @@ def test_a_write_leaves_an_audit_line(operator: Caller, name: str) -> None:
     assert fnmatch(line.subject, case.subject)
     assert (line.actor, line.via, line.token) == ("olga", "token", "test")
     assert line.address == "127.0.0.1"
+
+
+def bodies() -> dict[str, Any]:
+    """The example of each operation with a body in JSON, from the committed description."""
+    text = (Path(__file__).parents[2] / "docs" / "openapi.yaml").read_text()
+    paths = yaml.load(text, Loader=yaml.CSafeLoader)["paths"]
+    contents = {
+        found["operationId"]: found["requestBody"]["content"].get("application/json")
+        for methods in paths.values()
+        for found in methods.values()
+        if "requestBody" in found
+    }
+    return {name: content.get("example") for name, content in contents.items() if content}
+
+
+def test_every_body_has_an_example() -> None:
+    assert [name for name, example in bodies().items() if example is None] == []
+
+
+@pytest.mark.parametrize("name", sorted(set(bodies()) & set(CASES)))
+def test_the_example_of_a_body_is_accepted(operator: Caller, name: str) -> None:
+    answer = send(operator, replace(CASES[name], body=bodies()[name]))
+    assert answer.status in (200, 201, 202, 204), answer.content
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [("dry_run_job", "/jobs:dry-run"), ("preview_bulk_operation", "/bulk:preview")],
+)
+def test_the_example_of_a_question_is_accepted(operator: Caller, name: str, path: str) -> None:
+    assert set(bodies()) <= set(CASES) | {"dry_run_job", "preview_bulk_operation"}
+    assert operator.post(path, bodies()[name]).status == 200
 
 
 @dataclass(frozen=True)

@@ -314,7 +314,7 @@ runpy.run_module("workers", run_name="__main__")
     ("pinned", "folders"),
     [
         ("cell.txt", ("workers/", "controlplane/contract/")),
-        ("run.txt", ("controlplane/", "client/")),
+        ("run.txt", ("controlplane/", "cellrun/")),
     ],
 )
 def test_an_image_installs_what_its_code_imports(pinned: str, folders: tuple[str, ...]) -> None:
@@ -345,7 +345,7 @@ def imported_packages(tree: ast.Module) -> set[str]:
             names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module.split(".")[0])
-    return names - sys.stdlib_module_names - {"controlplane", "workers", "client"}
+    return names - sys.stdlib_module_names - {"controlplane", "workers", "cellrun"}
 
 
 def copied(dockerfile: str) -> list[str]:

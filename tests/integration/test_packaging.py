@@ -20,7 +20,7 @@ from tests.architecture.source import ROOT
 pytestmark = pytest.mark.serial
 
 INSTALL_SECONDS = 600
-SOURCES = ("pyproject.toml", "LICENSE", "controlplane", "workers", "client")
+SOURCES = ("pyproject.toml", "LICENSE", "controlplane", "workers", "cellrun")
 
 IMPORT_ALL = """
 import importlib, pkgutil, sys
@@ -35,7 +35,7 @@ import importlib.util, sys
 print(*[name for name in sys.argv[1:] if importlib.util.find_spec(name) is None])
 """
 USE_CLIENT = """
-from client import Unreachable, connect
+from cellrun import Unreachable, connect
 try:
     with connect() as session:
         session.job(1)
@@ -64,7 +64,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_every_file_of_the_three_packages(wheel: Path) -> None:
     expected = {
         str(path.relative_to(ROOT))
-        for package in ("controlplane", "workers", "client")
+        for package in ("controlplane", "workers", "cellrun")
         for path in (ROOT / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
@@ -75,7 +75,7 @@ def test_the_wheel_holds_every_file_of_the_three_packages(wheel: Path) -> None:
 def test_client_extra_installs_only_the_command_and_the_client(wheel: Path, tmp_path: Path) -> None:
     python = install(wheel, "client", "run.txt", tmp_path)
     assert "Usage: cellrun" in run([str(python.with_name("cellrun")), "--help"])
-    run([str(python), "-I", "-c", IMPORT_ALL, "client", "controlplane.spec"])
+    run([str(python), "-I", "-c", IMPORT_ALL, "cellrun", "controlplane.spec"])
     settings = {"CELLRUN_URL": "http://127.0.0.1:9", "CELLRUN_TOKEN": "token"}
     assert run([str(python), "-I", "-c", USE_CLIENT], settings) == "unreachable\n"
     foreign = ["django", "rest_framework", "celery", "kombu", "redis", "numpy", "docker", "psycopg"]

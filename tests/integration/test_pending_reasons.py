@@ -188,6 +188,6 @@ def test_dry_run_command_predicts_the_pending_reason(
     path.write_text(json.dumps(stage.group("asked", replicas=2, resources={"cpu": 0.9})))
     lines = onlooker.command("submit", str(path), "--dry-run").splitlines()
     assert lines[0] == "main: 1 of 2 tasks would be placed now: 1 on cell-1"
-    submitted = json.loads(onlooker.command("submit", str(path), "--json"))
+    submitted = json.loads(onlooker.command("submit", str(path), "-o", "json"))
     task = waiting(stage, Job.objects.get(pk=submitted["id"]))
     assert lines[1] == f"main: 1 task would wait: {onlooker.reason(task)['text']}"

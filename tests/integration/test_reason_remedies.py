@@ -10,7 +10,7 @@ from django.test import Client
 from pytest_django.live_server_helper import LiveServer
 from typer.testing import CliRunner
 
-from client.cli import app
+from cellrun.cli import app
 from controlplane import clock
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.domain.roles import Role
@@ -108,6 +108,8 @@ REMEDIES: dict[Scene, Remedy] = {
     scenes.starts_later: submit_again,
     scenes.exceeds_quota: lambda it: it.run("quota", "user", "owner", "--set", "running_tasks=2"),
     scenes.lacks_tokens: lambda it: it.run("pools", "default", "--set", "tokens.licence=4"),
+    scenes.finds_its_key_full: Operation.cancel_others,
+    scenes.exceeds_the_rate_of_its_key: lambda it: it.stage.wait(30),
     scenes.matches_no_cell: lambda it: it.stage.cell_of("default", "cell-2", zone="b"),
     scenes.finds_no_ready_cell: lambda it: it.post("/cells/cell-1/uncordon"),
     scenes.finds_no_cell: lambda it: it.stage.cell(),

@@ -13,9 +13,9 @@ import asyncio, sys
 import django
 django.setup()
 from asgiref.testing import ApplicationCommunicator
-from django.core.asgi import get_asgi_application
+from controlplane.config.web.handler import SynchronousHandler
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
-application = ProxyHeadersMiddleware(get_asgi_application())
+application = ProxyHeadersMiddleware(SynchronousHandler())
 
 async def request(peer, scheme):
     headers = [(b"host", b"cellrun.example.com"), (b"x-forwarded-proto", scheme)]

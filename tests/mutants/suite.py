@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 PURE = ("controlplane.contract", "controlplane.domain", "controlplane.spec")
-_NEVER = ("django", "workers", "client")
+_NEVER = ("django", "workers", "cellrun")
 _TESTS = ("tests.unit.domain", "tests.properties", "tests.harness.domain")
 _SUITES = ("tests/unit", "tests/properties")
 

@@ -8,7 +8,8 @@ class Mutation:
     """`old`, which stands once in `file`, becomes `new`. `within`: so many seeds suffice, namely
     the first that have all of `needs`, which a + joins: "drop", "delay" or "own" of the mixture of
     faults, a function of tests.simulation.faults, of .families, of .contests or of .extras, or
-    "deaf": an exclusive task that ignores its stop signal, or "serial": tasks that serialize.
+    "deaf": an exclusive task that ignores its stop signal, "serial": tasks that serialize, or
+    "keys": jobs with concurrency keys.
     `scenario`: the test that must fail, in place of seeds, where the simulation has nothing that
     the mistake is about.
     """

@@ -10,10 +10,19 @@ from collections.abc import Sequence
 from itertools import count, islice
 from pathlib import Path
 
-from tests.mutations import caching, catalogue, contests, exclusives, families, retention
+from tests.mutations import (
+    caching,
+    catalogue,
+    concurrency,
+    contests,
+    exclusives,
+    families,
+    retention,
+    schedules,
+)
 from tests.mutations.catalogue import Mutation
 from tests.simulation.contests import CONTESTS, choose_contests
-from tests.simulation.extras import choose_extras
+from tests.simulation.extras import choose_extras, has_keys, has_schedules
 from tests.simulation.families import choose_families, draw_families
 from tests.simulation.faults import draw_mixture
 
@@ -28,6 +37,8 @@ MUTATIONS = (
     *contests.MUTATIONS,
     *retention.MUTATIONS,
     *caching.MUTATIONS,
+    *schedules.MUTATIONS,
+    *concurrency.MUTATIONS,
 )
 _SERVERS = ("CELLRUN_HOME", "DATABASE_URL", "CELERY_BROKER_URL")
 _FAILED = re.compile(r"^seed (\d+): FAILS", re.MULTILINE)
@@ -66,6 +77,10 @@ def _has(seed: int, needs: str) -> bool:
         return any(body.get("exclusive") and "deaf" in str(body["groups"]) for body in jobs)
     if needs == "serial":
         return any(job.body.get("cache", {}).get("serialize") for job in draw_families(seed))
+    if needs == "schedules":
+        return has_schedules(seed)
+    if needs == "keys":
+        return has_keys(seed)
     if needs == "own":
         return mixture.is_own and mixture.count > 0
     if not needs or needs in {family.__name__ for family in choose_families(seed)}:

@@ -9,6 +9,11 @@ from hypothesis import strategies as st
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.constraints import Constraint, Operator, Tags
+from controlplane.domain.placement.model.concurrency import (
+    ConcurrencyRule,
+    KeyUsage,
+    StartRate,
+)
 from controlplane.domain.placement.model.policy import PoolPolicy
 from controlplane.domain.placement.model.snapshot import CellFacts, GangFacts, Nomination
 from controlplane.domain.scopes import Quota, ScopeKind, ScopeLimits
@@ -30,6 +35,7 @@ class WorldOptions:
     nominations: bool = True
     preferences: bool = True
     pending_limits: bool = False
+    keys: bool = True
     sequencers: Sequence[str] = ("fifo", "lifo", "drf", "fair_share", "fair_projects")
     selectors: Sequence[str] = ("dispersed", "concentrated", "round_robin")
 
@@ -118,6 +124,23 @@ def _quotas(draw: st.DrawFn, options: WorldOptions) -> tuple[Quota, ...]:
     return tuple(sorted(found, key=lambda item: (order.index(item.scope.kind), item.scope.key)))
 
 
+# Few keys, so that jobs share them, with limits of their own.
+_RULES = st.just(None) | st.builds(
+    ConcurrencyRule,
+    key_id=st.sampled_from([1, 2]),
+    key=st.just("k"),
+    limit=st.none() | st.integers(1, 5),
+    starts=st.none()
+    | st.builds(StartRate, count=st.integers(1, 5), seconds=st.sampled_from([10, 60])),
+)
+
+
+@st.composite
+def _key_usage(draw: st.DrawFn) -> tuple[KeyUsage, ...]:
+    started = st.fixed_dictionaries({10: st.integers(0, 2), 60: st.integers(1, 3)})
+    return tuple(KeyUsage(key, draw(st.integers(0, 3)), draw(started)) for key in (1, 2))
+
+
 @st.composite
 def policies(draw: st.DrawFn, options: WorldOptions) -> PoolPolicy:
     """Every sequencer and selector that is wished for."""
@@ -137,6 +160,7 @@ def _job(
 ) -> tuple[list[Row], GangFacts | None]:
     is_gang = options.gangs and draw(st.booleans())
     terms: dict[str, Any] = {
+        "concurrency": draw(_RULES) if options.keys else None,
         "band": draw(st.sampled_from(Band)),
         "owner_id": draw(st.integers(1, 3)),
         "project_id": draw(st.integers(1, 2)),
@@ -220,6 +244,7 @@ def worlds(draw: st.DrawFn, options: WorldOptions = WorldOptions()) -> Pool:
         tokens_used={LICENCE: draw(st.integers(0, 2))},
         owner_usage=draw(st.dictionaries(st.integers(1, 3), owners)),
         project_usage=draw(st.dictionaries(st.integers(1, 3), owners)),
+        key_usage=draw(_key_usage()),
         nominations=tuple(
             Nomination(
                 one.nominated_cell_id,

@@ -42,6 +42,8 @@ class Plain:
     used: dict[int, dict[str, int]] = field(default_factory=dict)
     slots: dict[int, int] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
+    held: dict[int, int] = field(default_factory=dict)
+    started: dict[tuple[int, int], int] = field(default_factory=dict)
     accounts: list[Account] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
     claims: list[int] = field(default_factory=list)
@@ -55,6 +57,12 @@ class Plain:
             for one in snapshot.cells
         }
         self.tokens = {name: snapshot.tokens_used.get(name, 0) for name in snapshot.policy.tokens}
+        self.held = {one.key_id: one.held for one in snapshot.key_usage}
+        self.started = {
+            (one.key_id, seconds): count
+            for one in snapshot.key_usage
+            for seconds, count in one.started.items()
+        }
         self.accounts = [
             Account(quota, dict(quota.resources), quota.running_tasks, set(quota.jobs))
             for quota in snapshot.quotas
@@ -80,7 +88,13 @@ class Plain:
             account.jobs.add(one.job_id)
 
     def _count(self, one: Row, count: int) -> None:
-        """So many of its tasks count against quotas and tokens."""
+        """So many of its tasks count against quotas and tokens, and hold its concurrency key."""
+        if one.shape.concurrency is not None:
+            key = one.shape.concurrency.key_id
+            self.held[key] += count
+            for other, seconds in self.started:
+                if other == key:
+                    self.started[key, seconds] += count
         for name, amount in one.shape.resources.items():
             if name in self.tokens:
                 self.tokens[name] += amount * count
@@ -180,6 +194,7 @@ class Plain:
         """
         one, other = self.pool.rows[place], copy(self)
         other.accounts, other.tokens = deepcopy(self.accounts), dict(self.tokens)
+        other.held, other.started = dict(self.held), dict(self.started)
         before = self.pool.rows[:place] if is_in_turn else self.pool.rows
         for row, _, count in self._kept_rows(one, place, claims):
             if any(row is one_before for one_before in before):
@@ -207,6 +222,8 @@ class Plain:
             return {**violations[0], "violations": violations}
         if short := plain.short_tokens(one):
             return {"code": "insufficient_tokens", "tokens": short}
+        if full := plain.full_key(one):
+            return full
         kept = self.kept_for(one, but=place, claims=claims)
         return self._cells_against(one, self.usable(one), kept)
 
@@ -256,6 +273,29 @@ class Plain:
             for name, amount in one.shape.resources.items()
             if name in limits and self.tokens[name] + amount > limits[name]
         }
+
+    def full_key(self, one: Row) -> dict[str, Any] | None:
+        """Why the concurrency key of the row's job does not admit one more task: its own limits.
+
+        The attempts of all jobs with the key count, whatever limits these have.
+        """
+        rule = one.shape.concurrency
+        if rule is None:
+            return None
+        found: dict[str, Any] = {}
+        held = self.held[rule.key_id]
+        if rule.limit is not None and held + 1 > rule.limit:
+            found |= {"used": held, "requested": 1, "limit": rule.limit}
+        if rule.starts is not None:
+            started = self.started[rule.key_id, rule.starts.seconds]
+            if started + 1 > rule.starts.count:
+                found["starts"] = {
+                    "used": started,
+                    "requested": 1,
+                    "limit": rule.starts.count,
+                    "per_seconds": rule.starts.seconds,
+                }
+        return {"code": "concurrency_limit", "key": rule.key, **found} if found else None
 
     def _cells_against(
         self, one: Row, usable: Sequence[CellFacts], kept: dict[int, dict[str, int]]

@@ -41,6 +41,7 @@ def test_a_plan_over_commits_nothing(pool: Pool, limit: int) -> None:
             plain = now.with_kept(place, is_in_turn=one.nominated_cell_id is not None)
             assert plain.violations(one) == []
             assert plain.short_tokens(one) == {}
+            assert plain.full_key(one) is None
             now.put(place, cell_id)
     assert min(now.left, default=0) >= 0
 

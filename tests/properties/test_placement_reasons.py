@@ -84,7 +84,13 @@ def _alone(waited: Pool) -> Pool:
     ]
     facts = waited.snapshot
     return replace(
-        pool(facts.cells, policy=facts.policy, quotas=facts.quotas, tokens_used=facts.tokens_used),
+        pool(
+            facts.cells,
+            policy=facts.policy,
+            quotas=facts.quotas,
+            tokens_used=facts.tokens_used,
+            key_usage=facts.key_usage,
+        ),
         rows=tuple(rows),
     )
 
@@ -141,6 +147,7 @@ def test_pass_after_screening_places_the_same(waited: Pool) -> None:
         quotas=facts.quotas,
         tokens_used=facts.tokens_used,
         owner_usage=facts.owner_usage,
+        key_usage=facts.key_usage,
     )
     expected, found = Outcome(waited, waited.place()), Outcome(again, again.place())
     assert found.placed == expected.placed

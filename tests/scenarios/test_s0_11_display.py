@@ -18,7 +18,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from rich.console import Console
 
-from client.display.render import job_page
+from cellrun.display.render import job_page
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.domain.roles import Role

@@ -125,3 +125,47 @@ def test_exit_statuses_of_real_processes_are_matched(
     assert live.states(job) == ["FAILED"]
     assert decisions(job) == [(numbers[code], "failure")] * attempts
     assert live.last(job).message == f"exit status {code}"
+
+
+def test_a_rule_increases_memory_until_the_program_has_enough(stage: Stage) -> None:
+    stage.cell(memory=4096)
+    rule = {**RULES[2], "resources": {"memory": "2x"}, "max_resources": {"memory": "200Mi"}}
+    job, _ = stage.placed(on_exit=[rule], retries={"failure": 5})
+    for _ in range(3):
+        stage.end(stage.last(job), S.FAILED, exit_code=137, failure_kind="user", reason="oom")
+        stage.wait(300)
+        stage.place()
+    stage.succeed(stage.last(job))
+    assert stage.state(job) == "SUCCEEDED"
+    requests = [attempt.resources for attempt in stage.attempts(job)]
+    assert [found and found["memory_mib"] for found in requests] == [None, 128, 200, 200]
+    assert [text.rpartition(": ")[2] for text in messages(job)] == [
+        "memory 64Mi -> 128Mi",
+        "memory 128Mi -> 200Mi",
+        "memory stays at its maximum, 200Mi",
+    ]
+    stage.check()
+
+
+def test_no_rule_increases_a_request_beyond_the_largest_cell(stage: Stage) -> None:
+    stage.cell(memory=100)
+    rule = {**RULES[2], "resources": {"memory": "2x"}}
+    job, attempt = stage.placed(on_exit=[rule], retries={"failure": 5})
+    stage.end(attempt, S.FAILED, exit_code=137, failure_kind="user", reason="oom")
+    assert (stage.states(job), stage.state(job)) == (["FAILED"], "FAILED")
+    text = "increases memory to 128Mi, and no cell of pool default that may run the task has more"
+    assert text in stage.task(job).failure_reason
+    stage.check()
+
+
+def test_a_real_program_gets_the_disk_that_a_rule_adds(
+    live: LiveStage, process_cell: RealCell
+) -> None:
+    rule = {"reason": "user_error", "do": "retry", "resources": {"disk": "4x"}}
+    script = 'head -c 6000000 /dev/zero > "$CELLRUN_ROOT/file"; sleep 2'
+    resources = {"cpu": 0.1, "memory": "64Mi", "disk": "2Mi"}
+    more: dict[str, Any] = {"retries": {"failure": 2}, "resources": resources}
+    job = live.run(process_cell, script, on_exit=[rule], **more)
+    live.until_settled(job)
+    assert (live.states(job), decisions(job)) == (["SUCCEEDED"], [(1, "failure"), (None, "")])
+    assert live.last(job).resources == {"cpu_millis": 100, "memory_mib": 64, "disk_mib": 8}

@@ -131,7 +131,7 @@ def test_task_without_room_has_a_reason_and_times_out(stage: Stage) -> None:
     running(stage, "first", resources={"cpu": 0.9})
     desire(stage, resources={"cpu": 0.5})
     stage.place()
-    assert "lacks 0.4 cores" in fetch(stage)["pending_reason"]["text"]
+    assert "lacks 0.4 of 0.5 cores" in fetch(stage)["pending_reason"]["text"]
     stage.wait(1799)
     stage.place()
     stage.converge()

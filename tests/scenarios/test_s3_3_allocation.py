@@ -18,6 +18,7 @@ def plan(stage: Stage, *jobs: Job, cell: str = "cell-1") -> int:
     cell_id = Cell.objects.get(name=cell).pk
     placements = PlaceTasks(
         [group.pk for group in groups],
+        [group.shape_id for group in groups],
         [cell_id] * len(groups),
         [group.task_count for group in groups],
         [None] * len(groups),

@@ -81,7 +81,7 @@ def test_invalid_job_in_a_batch_refuses_the_batch(ann: Caller) -> None:
 
 def test_unsatisfiable_job_is_refused_with_the_shortfall(stage: Stage) -> None:
     stage.cell(cpu=1000)
-    with pytest.raises(JobsRefused, match="cell-1 comes closest and lacks 1 core"):
+    with pytest.raises(JobsRefused, match="cell-1 comes closest and lacks 1 of 2 cores"):
         stage.submit(resources={"cpu": 2, "memory": "64Mi"})
     large = {"cpu": 2, "memory": "64Mi"}
     assert stage.submit(resources=large, allow_unsatisfiable=True).pk

@@ -20,6 +20,8 @@ from tests.simulation.timeline import Killed
 RESTART_SECONDS = 2.0
 # What beat sends while a worker is away waits on its queue; the worker drops what is too old.
 MAX_WAITING_TICKS = 3
+# Begins the processing of due schedules.
+_FIRING = "SELECT s.id FROM controlplane_schedule s"
 
 PARTS = ("placement", "convergence", "inbox")
 
@@ -32,6 +34,7 @@ class Part:
         self._around = around
         self.is_paused = False
         self.doom: int | None = None
+        self.restart_seconds = RESTART_SECONDS
         self.is_busy = False
         # Called before each statement that is not part of a transaction.
         self.on_gap: Callable[[], None] = lambda: None
@@ -57,7 +60,8 @@ class Part:
     def die(self) -> None:
         """Gone, and back after a while: supervisor starts it again."""
         self.is_paused = True
-        self._around.timeline.after(RESTART_SECONDS, self.resume)
+        self._around.timeline.after(self.restart_seconds, self.resume)
+        self.restart_seconds = RESTART_SECONDS
 
     def resume(self) -> None:
         """Work again, beginning with what waits."""
@@ -67,14 +71,18 @@ class Part:
     def poll(self) -> None:
         """See whether there is something to do."""
 
-    def _count(self, execute: Callable[..., Any], *args: Any) -> Any:
+    def _count(self, execute: Callable[..., Any], sql: str, *args: Any) -> Any:
+        self.before(sql)
         if self.doom is not None:
             self.doom -= 1
             if self.doom < 0:
                 raise Killed
         if not connection.in_atomic_block:
             self.on_gap()
-        return execute(*args)
+        return execute(sql, *args)
+
+    def before(self, sql: str) -> None:
+        """See each statement before it is executed."""
 
 
 class TickPart(Part):
@@ -122,11 +130,16 @@ class Convergence(TickPart):
     def __init__(self, name: str, around: Surroundings, interval: float) -> None:
         super().__init__(name, around, interval)
         self._memory = Memory()
+        # Called after each tick, also if it was killed (only in worlds with schedules).
+        self.on_tick: Callable[[], None] = lambda: None
+        # Statements until it is killed, from the next one on that reads due schedules.
+        self.doom_in_firing: int | None = None
 
     def die(self) -> None:
         """All that it knew is gone."""
         super().die()
         self._memory = Memory()
+        self.on_tick()
 
     def answer(self, message: str) -> None:
         if message != "beat" and task_of(message) == retention.retention.name:
@@ -135,9 +148,15 @@ class Convergence(TickPart):
         else:
             super().answer(message)
 
+    def before(self, sql: str) -> None:
+        """Begin to count down when schedules are fired."""
+        if self.doom_in_firing is not None and sql.startswith(_FIRING):
+            self.doom, self.doom_in_firing = self.doom_in_firing, None
+
     def tick(self, woken: bool) -> None:
         take_wake("convergence")
         convergence.run(woken=woken, memory=self._memory)
+        self.on_tick()
 
 
 class InboxPart(Part):

@@ -91,6 +91,7 @@ def _given_up_too_early(world: World) -> list[str]:
         JOIN controlplane_attempt a ON a.uid = t.attempt_uid
         WHERE t.state = %s AND a.charged = 'failure'
           AND NOT COALESCE(g.retry_rules @> '[{"do": "fail"}]', false)
+          AND t.failure_reason NOT LIKE '%%of on_exit increases %%'
         """,
         [int(S.FAILED)],
     )

@@ -8,10 +8,13 @@ from controlplane.commands.tenancy.pools import put_pool
 from controlplane.contract.states import TaskState as S
 from tests.simulation import callbacks
 from tests.simulation.callbacks import Callbacks
+from tests.simulation.contests import choose_contests
 from tests.simulation.faults import confirm_losses
 from tests.simulation.interventions import Interventions
 from tests.simulation.jobs import Submitted, group_of, job_of
+from tests.simulation.keys import choose_keys, draw_keyed_jobs
 from tests.simulation.one_offs import OneOffs
+from tests.simulation.schedules import Schedules, choose_schedules
 from tests.simulation.world import World
 
 CONFIRM_EVERY_SECONDS = 30.0
@@ -29,8 +32,26 @@ def choose_extras(seed: int) -> tuple[Extra, ...]:
 
 def add_extras(world: World) -> None:
     """Those of the world's seed; when its machines and jobs are drawn."""
-    for extra in choose_extras(world.seed):
+    chosen = choose_extras(world.seed)
+    for extra in chosen:
         extra(world, Random(f"{extra.__name__} of {world.seed}"))
+    if has_schedules(world.seed):
+        world.schedules = Schedules(world, Random(f"what schedules do in {world.seed}"))
+        world.schedules.plan()
+        world.submitters.find_scheduled = world.schedules.find
+    if has_keys(world.seed):
+        world.submitters.add(draw_keyed_jobs(Random(f"jobs with keys of {world.seed}")))
+        world.has_keys = True
+
+
+def has_schedules(seed: int) -> bool:
+    """Return whether the seed has schedules; they take minutes, so nothing else is beside them."""
+    return choose_schedules(seed) and not choose_extras(seed) and not choose_contests(seed)
+
+
+def has_keys(seed: int) -> bool:
+    """Return whether the seed has jobs with concurrency keys; they contend with no others."""
+    return choose_keys(seed) and not has_schedules(seed) and not choose_contests(seed)
 
 
 def short_lives(world: World, rng: Random) -> None:

@@ -172,6 +172,28 @@ def _retried_by_a_rule(rng: Random, name: str) -> Submitted:
     return Submitted(0.0, body, frozenset({S.SUCCEEDED}))
 
 
+def _grows(rng: Random, name: str) -> Submitted:
+    """A rule increases its memory after each failure, until its program has enough."""
+    failures, words = rng.randint(1, 3), sleep(rng, 8.0)
+    memory = 64 << failures
+    increase: dict[str, Any] = {"resources": {"memory": rng.choice(["2x", f"{memory}Mi"])}}
+    if increase["resources"]["memory"] == "2x" and rng.random() < 0.5:
+        increase |= {"resources": {"memory": "4x"}, "max_resources": {"memory": f"{memory}Mi"}}
+    rules = [{"reason": "oom", "do": "retry", **increase}]
+    group = group_of(rng, "main", [*words, "need-memory", str(memory)], on_exit=rules)
+    body = job_of(name, [group], retries={"failure": failures})
+    return Submitted(0.0, body, frozenset({S.SUCCEEDED}))
+
+
+def _outgrows(rng: Random, name: str) -> Submitted:
+    """No cell has the memory that its rule asks for in the end."""
+    rules = [{"reason": "oom", "do": "retry", "resources": {"memory": "8x"}}]
+    small = {"cpu": 0.25, "memory": "64Mi"}
+    group = group_of(rng, "main", [*sleep(rng, 5.0), "oom"], on_exit=rules, resources=small)
+    body = job_of(name, [group], retries={"failure": 9}, allow_unsatisfiable=False)
+    return Submitted(0.0, body, frozenset({S.FAILED}))
+
+
 def _fails_in_the_system(rng: Random, name: str) -> Submitted:
     group = group_of(rng, "main", ["fail-system"])
     body = job_of(name, [group], retries={"system": rng.randint(0, 1)})
@@ -265,6 +287,8 @@ _KINDS: tuple[Callable[[Random, str], Submitted], ...] = (
     fails,
     _fails_by_a_rule,
     _retried_by_a_rule,
+    _grows,
+    _outgrows,
     _fails_in_the_system,
     vanishes,
     _overruns,

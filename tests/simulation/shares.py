@@ -18,7 +18,8 @@ _PATIENCE = timedelta(seconds=10 + NOMINATION_SECONDS + 5)
 
 _HELD = """
 SELECT a.uid, a.cell_id, c.name, c.pool_id, p.name, j.pool_id, j.id, j.owner_id, j.project_id,
-       g.resources, a.finished_at IS NULL, j.group_by, c.labels, g.constraints
+       COALESCE(a.resources, g.resources), a.finished_at IS NULL, j.group_by, c.labels,
+       g.constraints
 FROM controlplane_attempt a
 JOIN controlplane_job j ON j.id = a.job_id
 JOIN controlplane_cell c ON c.id = a.cell_id
@@ -100,7 +101,7 @@ def _machines(world: World) -> Iterator[str]:
     }
     found = rows(
         """
-        SELECT a.uid, g.resources FROM controlplane_attempt a
+        SELECT a.uid, COALESCE(a.resources, g.resources) FROM controlplane_attempt a
         JOIN controlplane_taskgroup g ON g.id = a.group_id
         WHERE a.uid = ANY(%s) AND a.release_kind <> %s
         """,
@@ -179,8 +180,8 @@ def _kept_room(world: World) -> Iterator[str]:
         newest: list[tuple[int, set[str]]] = []
         found = rows(
             """
-            SELECT a.task_id, a.created_at, a.finished_at IS NULL, j.band, g.resources,
-                   g.timeout_seconds
+            SELECT a.task_id, a.created_at, a.finished_at IS NULL, j.band,
+                   COALESCE(a.resources, g.resources), g.timeout_seconds
             FROM controlplane_attempt a JOIN controlplane_taskgroup g ON g.id = a.group_id
             JOIN controlplane_job j ON j.id = a.job_id
             WHERE a.cell_id = %s AND a.released_at IS NULL
@@ -207,8 +208,8 @@ def _kept(
     """
     found = rows(
         """
-        SELECT t.id, t.nominated_until, t.nominated_cell_id, c.name, c.capacity, g.resources,
-               j.band, j.id
+        SELECT t.id, t.nominated_until, t.nominated_cell_id, c.name, c.capacity,
+               COALESCE(t.resources, g.resources), j.band, j.id
         FROM controlplane_task t JOIN controlplane_taskgroup g ON g.id = t.group_id
         JOIN controlplane_job j ON j.id = g.job_id AND j.ending_as IS NULL
         JOIN controlplane_cell c ON c.id = t.nominated_cell_id AND c.state = 'READY'

@@ -15,11 +15,13 @@ from controlplane.commands.jobs.submit import submit_jobs
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import Conflict, NotFound
+from controlplane.domain.jobs.concurrency import ConcurrencyKeyFull
 from controlplane.domain.jobs.submission import JobsRefused, NameTaken
 from controlplane.domain.state.states import TERMINAL
 from controlplane.queries.sql import rows
 from controlplane.spec import parse_job
 from tests.simulation.jobs import End, Submitted
+from tests.simulation.keys import find_conflict
 from tests.simulation.machines import Surroundings
 from tests.simulation.timeline import Killed
 
@@ -41,6 +43,8 @@ class Submitters:
         self.do_calls_die = True
         # One-off tasks are jobs, too, and are submitted by others.
         self.find_one_off: Callable[[str], Submitted] | None = None
+        # Schedules submit theirs, too.
+        self.find_scheduled: Callable[[str], Submitted | None] = lambda guid: None
         self.add(jobs)
 
     def add(self, jobs: Iterable[Submitted]) -> None:
@@ -63,6 +67,8 @@ class Submitters:
             ((guid, is_one_off),) = rows(statement, [job_id])
             if is_one_off and self.find_one_off is not None:
                 job = self.by_id[job_id] = self.find_one_off(guid)
+            elif scheduled := self.find_scheduled(guid):
+                job = self.by_id[job_id] = scheduled
             else:
                 job = self.by_id[job_id] = next(job for job in self.jobs if job.key == guid)
             if job.retries is not None and not job.body["groups"]:
@@ -112,6 +118,7 @@ class Submitters:
         is_there = _is_there(job)
         if not is_there:
             job.replaces = self._find_replaced(job)
+        stopped = [] if is_there else [self.find(job_id) for job_id in find_conflict(job)[1]]
         why = _why_not(job)
         try:
             (made,) = submit_jobs(
@@ -120,7 +127,7 @@ class Submitters:
                 owner=self._owners[job.owner],
                 now=self._around.timeline.datetime(),
             )
-        except (JobsRefused, NameTaken) as error:
+        except (JobsRefused, NameTaken, ConcurrencyKeyFull) as error:
             job.refused = str(error)
             self._around.note(f"job {job.name} is refused: {error}")
             # What it names may have been kept for its time just now.
@@ -131,7 +138,7 @@ class Submitters:
         job.job_id = made.job_id
         if self.find(made.job_id) is not job:
             job.is_kept, job.results = True, {}
-        for other in job.replaces if not job.is_kept else ():
+        for other in [*job.replaces, *stopped] if not job.is_kept else ():
             other.is_replaced = True
         self._around.note(f"job {made.job_id} ({job.name}) is submitted: {_words(body)}")
 
@@ -294,6 +301,8 @@ def _why_not(job: Submitted) -> str:
         )
         if not found or S(found[0][0]) in TERMINAL or found[0][1] is not None:
             return "its parent is not there, has ended or is ending"
+    if full := find_conflict(job)[0]:
+        return full
     if job.body.get("existing_job_policy") == "error":
         found = rows(
             "SELECT id FROM controlplane_job WHERE name = %s AND finished_at IS NULL", [job.name]

@@ -5,9 +5,6 @@ import itertools
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-BEGIN = 1_750_000_000.0
-"""When every simulation begins, in seconds since 1970."""
-
 
 class Killed(BaseException):
     """A process was killed where it stood; nothing of ours may catch it on its way out."""
@@ -16,8 +13,8 @@ class Killed(BaseException):
 class Timeline:
     """The present, in seconds since 1970, and what is planned after it."""
 
-    def __init__(self) -> None:
-        self.now = BEGIN
+    def __init__(self, begin: float) -> None:
+        self.now = self._begin = begin
         self._planned: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
 
@@ -46,7 +43,7 @@ class Timeline:
     @property
     def elapsed(self) -> float:
         """Seconds since the beginning."""
-        return self.now - BEGIN
+        return self.now - self._begin
 
     def datetime(self) -> datetime:
         """The present as the control plane reads it."""

@@ -9,11 +9,12 @@ from controlplane.contract.states import TaskState as S
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.state.states import ReleaseKind
 from controlplane.queries.integrity.invariants import check_all
-from controlplane.queries.sql import rows
+from controlplane.queries.sql import decoded, rows
 from tests.simulation.alone import check_alone
 from tests.simulation.cached import check_identical
 from tests.simulation.ends import check_ends
 from tests.simulation.kept import check_kept
+from tests.simulation.keys import check_keys
 from tests.simulation.machines import Machine
 from tests.simulation.shares import check_evictions, check_shares
 from tests.simulation.world import World
@@ -30,6 +31,7 @@ def check_step(world: World) -> None:
     """The invariants over the rows, and the engines against them."""
     violations = [str(violation) for violation in check_all()]
     violations += check_engines(world.machines)
+    violations += _requests(world)
     violations += _unknown_containers(world)
     violations += world.wrong
     violations += check_alone(world)
@@ -39,6 +41,8 @@ def check_step(world: World) -> None:
     violations += _lost_too_many(world)
     violations += world.callbacks.check() if world.callbacks is not None else []
     violations += world.interventions.check() if world.interventions is not None else []
+    violations += world.schedules.wrong if world.schedules is not None else []
+    violations += check_keys() if world.has_keys else []
     if violations:
         raise Violated("\n".join(violations))
 
@@ -75,6 +79,27 @@ def check_engines(machines: list[Machine]) -> list[str]:
     return found + [
         f"attempt {uid} is released ({kind}), but its container runs on {living[uid]}"
         for uid, kind in released
+    ]
+
+
+def _requests(world: World) -> list[str]:
+    """By the engines: each container has the request with which its attempt was placed."""
+    living = {
+        UUID(life.launch.uid): dict(life.launch.spec.resources)
+        for machine in world.machines
+        for life in machine.living()
+    }
+    found = rows(
+        """
+        SELECT a.uid, COALESCE(a.resources, g.resources) FROM controlplane_attempt a
+        JOIN controlplane_taskgroup g ON g.id = a.group_id WHERE a.uid = ANY(%s)
+        """,
+        [list(living)],
+    )
+    return [
+        f"attempt {uid} was placed with {decoded(resources)} and runs with {living[uid]}"
+        for uid, resources in found
+        if decoded(resources) != living[uid]
     ]
 
 

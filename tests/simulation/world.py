@@ -45,6 +45,7 @@ from tests.simulation.policies import (
     draw_policies,
     draw_start_slots,
 )
+from tests.simulation.schedules import OWNER, Schedules, choose_begin
 from tests.simulation.submitters import NAME, Submitters
 from tests.simulation.timeline import Timeline
 from tests.simulation.witness import Witness
@@ -74,7 +75,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = Random(seed)
-        self.timeline = Timeline()
+        self.timeline = Timeline(choose_begin(seed))
         self.trace: deque[str] = deque(maxlen=TRACE_LINES)
         self.bus = SimulatedBus(self.timeline, self.rng)
         self.around = Surroundings(self.timeline, self.bus, self.rng, self.note)
@@ -104,6 +105,8 @@ class World:
         self.one_offs: OneOffs | None = None
         self.callbacks: Callbacks | None = None
         self.interventions: Interventions | None = None
+        self.schedules: Schedules | None = None
+        self.has_keys = False
         self.expires = False
         self.healed_at: float | None = None
         self.audited = 0
@@ -164,6 +167,8 @@ class World:
             left += self.callbacks.what_is_left()
         if self.interventions is not None:
             left += self.interventions.what_is_left()
+        if self.schedules is not None:
+            left += self.schedules.what_is_left()
         if self.one_offs is not None:
             left += self.one_offs.what_is_left()
         found = rows(
@@ -316,7 +321,7 @@ def empty_tables() -> None:
         # Foreign keys are checked at commit: any order will do.
         for (table,) in cursor.fetchall():
             cursor.execute(f'DELETE FROM "{table}"')
-        names = [NAME, CONTENDER]
+        names = [NAME, CONTENDER, OWNER]
         cursor.execute("DELETE FROM auth_user WHERE username = ANY(%s)", [names])
         # The numbers of shapes are drawn from what they are, and that from their owners' numbers.
         cursor.execute(

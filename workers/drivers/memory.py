@@ -10,6 +10,7 @@ The driver runs nothing; the command of an attempt is a script of its course:
     result TEXT          write this text to the result file
     deaf                 ignore the stop signal: only the end of the grace period stops it
     oom                  end as killed for memory
+    need-memory MIB      end as killed for memory if the task requests less; else continue
     vanish               end as if the container vanished
     fail-system          fail with kind SYSTEM before the start
 
@@ -420,6 +421,11 @@ def _oom(builder: _ScriptBuilder, words: Iterator[str]) -> None:
     builder.finish(end)
 
 
+def _need_memory(builder: _ScriptBuilder, words: Iterator[str]) -> None:
+    if builder.launch.spec.resources.get("memory_mib", 0) < int(next(words)):
+        _oom(builder, words)
+
+
 def _vanish(builder: _ScriptBuilder, words: Iterator[str]) -> None:
     uid, message = builder.launch.uid, "its container is gone"
     builder.finish(EndedEvent(uid, 0.0, None, FailureKind.OUTSIDE, VANISHED, message))
@@ -448,6 +454,7 @@ _WORDS: dict[str, Callable[[_ScriptBuilder, Iterator[str]], None]] = {
     "result": _result,
     "deaf": _deaf,
     "oom": _oom,
+    "need-memory": _need_memory,
     "vanish": _vanish,
     "fail-system": _fail_system,
 }

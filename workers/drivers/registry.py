@@ -54,9 +54,12 @@ def _make_docker(config: CellConfig, emit: Listener, back_off: tuple[float, ...]
 
 
 def _make_process(config: CellConfig, emit: Listener, back_off: tuple[float, ...]) -> Driver:
-    return make_pipeline(
-        ProcessEngine(home=config.home, max_log_bytes=config.max_log_bytes), config, emit, back_off
+    engine = ProcessEngine(
+        home=config.home,
+        max_log_bytes=config.max_log_bytes,
+        gpus=config.capacity.get("gpu", 0),
     )
+    return make_pipeline(engine, config, emit, back_off)
 
 
 def make_pipeline(

@@ -19,7 +19,7 @@ from controlplane.models.attempts import IMAGE_FAILED
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
-_SHOWN = 100
+_SHOWN = 50
 _SHOWN_FAILURES = 200
 _NEWEST = 3
 _SHOWN_SYSTEM_FAILURES = 10
@@ -66,7 +66,7 @@ def _row(attempt: Attempt) -> tuple[Any, ...]:
         page_link("task", attempt.task_id, _task_name(attempt)),
         badge,
         instant(attempt.state_since),
-        quantities(attempt.group.resources),
+        quantities(attempt.resources or attempt.group.resources),
         instant(attempt.created_at),
         page_link("attempt", attempt.pk, attempt.pk),
     )

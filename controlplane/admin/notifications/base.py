@@ -11,7 +11,6 @@ from django.utils.decorators import method_decorator
 from django.views.decorators.debug import sensitive_post_parameters
 
 from controlplane.admin.base import ReadOnlyAdmin, delete_each
-from controlplane.admin.live import SHORT_AGE_SECONDS
 from controlplane.admin.tenancy.members import ChangedByOperators, is_operator
 from controlplane.domain.errors import CellrunError
 from controlplane.spec import InvalidSpec
@@ -21,7 +20,6 @@ class ConfiguredAdmin(ChangedByOperators, ReadOnlyAdmin):
     """Named rows, which operators add, change and delete. Every viewer reads the pages."""
 
     ordering = ("name",)
-    max_age = SHORT_AGE_SECONDS
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
         """Return whether the user is an operator."""

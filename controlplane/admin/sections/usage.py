@@ -26,7 +26,7 @@ def usage_sections(attempt: Attempt) -> list[Section]:
 
 def _rows(attempt: Attempt, usage: Mapping[str, Any]) -> Iterator[_Row]:
     """Yield name, amount and its share of the request, with values that pages know first."""
-    requested: Mapping[str, int] = attempt.group.resources
+    requested: Mapping[str, int] = attempt.resources or attempt.group.resources
     steps = dict(usage.get("steps") or {})
     known = {"cpu_seconds", "pulled_bytes", "steps", *_AMOUNTS}
     if (seconds := usage.get("cpu_seconds")) is not None:

@@ -32,6 +32,7 @@ from controlplane.models import Membership
 from controlplane.queries.tenancy.groups import list_users_of_groups
 
 MAX_SHOWN = 200
+_KEPT_ROLES = "_cellrun_roles"
 _NAMES_WIDTH = 80
 
 
@@ -244,7 +245,18 @@ def members_table(
 
 
 def roles_of(holder: User | Group) -> SafeString:
-    """Return the roles of a user, also those by its groups, or of a group, for its page."""
+    """Return the roles of a user, also those by its groups, or of a group, for its page.
+
+    A page reads each of its fields five times: the row of the request keeps the first result.
+    """
+    kept = vars(holder)
+    if _KEPT_ROLES not in kept:
+        kept[_KEPT_ROLES] = _find_roles(holder)
+    shown: SafeString = kept[_KEPT_ROLES]
+    return shown
+
+
+def _find_roles(holder: User | Group) -> SafeString:
     found = Membership.objects.select_related("user", "group", "domain", "project__domain")
     if isinstance(holder, Group):
         held = Q(group=holder)

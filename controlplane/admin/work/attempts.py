@@ -28,21 +28,21 @@ from controlplane.admin.badges import (
     instant,
     list_link,
     page_link,
+    quantities,
     state_badge,
     with_note,
 )
 from controlplane.admin.base import (
-    IndexedFilter,
     MonospaceText,
     ReadOnlyAdmin,
     Section,
-    StateFilter,
     column,
     confirmed_action,
 )
 from controlplane.admin.fields import read_reason
 from controlplane.admin.sections.commands import attempt_commands
 from controlplane.admin.sections.output import output_response, output_section
+from controlplane.admin.sections.retry_rules import describe_action
 from controlplane.admin.sections.usage import usage_sections
 from controlplane.admin.sections.waterfall import waterfall_sections
 from controlplane.admin.work.artifacts import (
@@ -51,15 +51,19 @@ from controlplane.admin.work.artifacts import (
     artifact_preview,
     image_response,
 )
+from controlplane.admin.work.filters.attempts import (
+    AttemptStateFilter,
+    HeldFilter,
+    ImageFailureFilter,
+)
 from controlplane.admin.work.timeline import attempt_timeline
 from controlplane.commands.attempts.release import release_attempt
 from controlplane.contract.artifacts import path_of
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import Conflict
 from controlplane.domain.state.exit_statuses import explain_exit_status, with_signal
-from controlplane.domain.state.states import ACTIVE, ATTEMPT_STATES, REASONS, Reason
+from controlplane.domain.state.states import text_of_reason
 from controlplane.models import Attempt, CacheEntry, Task
-from controlplane.models.attempts import IMAGE_FAILED
 from controlplane.queries.attempts.artifacts import describe_artifacts
 from controlplane.queries.attempts.group_specs import browser_link
 from controlplane.queries.pages.versions import HistoryScope
@@ -82,32 +86,6 @@ _LINE_FIELDS = (
     "finished_at",
     "cell__name",
 )
-
-
-class HeldFilter(IndexedFilter):
-    """A filter for attempts that hold capacity, which a partial index finds."""
-
-    title = "capacity"
-    parameter_name = "held"
-    options: ClassVar = {"yes": ("Held by the attempt", Q(released_at=None))}
-
-
-class ImageFailureFilter(IndexedFilter):
-    """A filter for attempts that ended because of their image, which a partial index finds."""
-
-    title = "image"
-    parameter_name = "image_failed"
-    options: ClassVar = {"yes": ("Failed", IMAGE_FAILED)}
-
-
-class AttemptStateFilter(StateFilter):
-    """A filter by state; attempts that go on are found among those that hold capacity."""
-
-    states: ClassVar = ATTEMPT_STATES
-
-    def condition(self, state: TaskState, request: HttpRequest) -> Q:
-        """Return the condition of a state."""
-        return Q(state=state, released_at=None) if state in ACTIVE else Q(state=state)
 
 
 @admin.register(Attempt)
@@ -144,7 +122,6 @@ class AttemptAdmin(ReadOnlyAdmin):
 
     actions = ("release_attempts",)
     linked_lookups = (
-        "cell__id__exact",
         "cell__pool__id__exact",
         "group__launch__image",
         "job__band__exact",
@@ -221,6 +198,7 @@ class AttemptAdmin(ReadOnlyAdmin):
             ("cell", page_link("cell", obj.cell_id, obj.cell.name)),
             ("incarnation of the cell", obj.incarnation),
             ("container", obj.container_id),
+            ("requests", request_of(obj)),
             ("exit code", _exit_code(obj)),
             ("failure kind", obj.failure_kind),
             ("charged to budget", obj.charged),
@@ -329,7 +307,15 @@ def _retry_rule(attempt: Attempt) -> str:
         return ""
     rule = rules[number - 1]
     conditions = [f"{name} {rule[name]}" for name in ("codes", "reason") if name in rule]
-    return f"rule {number} of on_exit ({', '.join(conditions)}): {rule['do']}"
+    return f"rule {number} of on_exit ({', '.join(conditions)}): {describe_action(rule)}"
+
+
+def request_of(row: Attempt | Task) -> str:
+    """Return the request of a task or attempt: `… (increased by retry rules from …)`."""
+    if row.resources is None:
+        return quantities(row.group.resources)
+    before = quantities(row.group.resources)
+    return f"{quantities(row.resources)} (increased by retry rules from {before})"
 
 
 def attempt_rows(attempts: Iterable[Attempt]) -> list[tuple[Any, ...]]:
@@ -392,7 +378,7 @@ def reason_of(attempt: Attempt) -> str:
     """Return why it ended: its message, or the text of its reason."""
     if attempt.message:
         return attempt.message
-    return REASONS[Reason(attempt.reason)] if attempt.reason in set(Reason) else attempt.reason
+    return text_of_reason(attempt.reason)
 
 
 def _artifacts(attempt: Attempt) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from controlplane.admin.base import (
     column,
     confirmed_action,
 )
+from controlplane.admin.live import SHORT_AGE_SECONDS
 from controlplane.commands.callbacks import repeat_callback
 from controlplane.domain.state.states import CallbackState
 from controlplane.models import Callback, Delivery
@@ -50,6 +51,8 @@ class HostFilter(admin.SimpleListFilter):
 @admin.register(Callback)
 class CallbackAdmin(ReadOnlyAdmin):
     """Callbacks, newest first."""
+
+    max_age = SHORT_AGE_SECONDS
 
     list_display = (
         "number",

@@ -26,8 +26,9 @@ from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import COLOURS
 from controlplane.models import Attempt, Job, Task
 
-# Tasks per page: a job may have 10,000.
-_SHOWN_TASKS = 100
+# Tasks per page: a job may have 10,000. The last page has up to twice as many, and so up to 100
+# tasks are on one page.
+_SHOWN_TASKS = 50
 # Attempts per task: a task that keeps restarting has thousands.
 _SHOWN_ATTEMPTS = 10
 _WIDTH = 80
@@ -50,7 +51,7 @@ def tasks_sections(
     if state is not None:
         tasks = tasks.filter(state=state)
     filters = {} if state is None else {STATE: state.name.lower()}
-    paginator = Paginator(tasks.order_by("id"), _SHOWN_TASKS)
+    paginator = Paginator(tasks.order_by("id"), _SHOWN_TASKS, orphans=_SHOWN_TASKS)
     paginator.count = sum(counts.values()) if state is None else counts.get(state, 0)
     page = paginator.get_page(query.get(ANCHOR))
     shown: list[Task] = list(page)

@@ -38,7 +38,9 @@ from controlplane.admin.base import (
 )
 from controlplane.admin.fields import read_reason
 from controlplane.admin.sections.commands import job_commands, submit_command
+from controlplane.admin.sections.concurrency import concurrency_sections
 from controlplane.admin.sections.graph import graph_sections
+from controlplane.admin.sections.retry_rules import retry_rules_sections
 from controlplane.admin.tenancy.members import describe_action
 from controlplane.admin.usage import download_usage, show_usage
 from controlplane.admin.work.callbacks import callback_section
@@ -49,6 +51,7 @@ from controlplane.admin.work.relations import (
     find_dependants,
     find_dependencies,
     relations_section,
+    schedule_link,
 )
 from controlplane.admin.work.timeline import job_timeline
 from controlplane.commands.jobs.cancel import cancel_job
@@ -313,6 +316,7 @@ class JobAdmin(ReadOnlyAdmin):
             ("pool", page_link("pool", obj.pool_id, obj.pool)),
             ("band", obj.get_band_display()),
             ("kind", obj.kind),
+            ("schedule", schedule_link(obj)),
             ("gang", "the minimum of each group starts together" if obj.coscheduled else None),
             ("tasks that must succeed", obj.min_available if obj.explicit_minimum else None),
             ("tolerated task failures", obj.max_task_failures or None),
@@ -344,6 +348,8 @@ class JobAdmin(ReadOnlyAdmin):
         dependencies, dependants = find_dependencies(obj), find_dependants(obj)
         return [
             _groups_section(obj, groups, now),
+            *retry_rules_sections(obj, groups),
+            *concurrency_sections(obj),
             *graph_sections(obj, groups, dependencies, dependants),
             *tasks_sections(obj, counts, request.GET, now),
             relations_section(obj, dependencies, dependants),

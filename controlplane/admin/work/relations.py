@@ -3,9 +3,13 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
 from controlplane.admin.badges import instant, list_link, page_link, state_badge
 from controlplane.admin.base import Table
 from controlplane.models import Job, JobDependency
+from controlplane.queries.schedules import find_instant
 
 # A parent may have thousands of children; its page shows the first of them.
 _SHOWN = 50
@@ -14,6 +18,15 @@ _Row = tuple[Any, ...]
 
 Dependency = tuple[JobDependency, Job | None]
 """A dependency of a job, and the other job if it is not deleted."""
+
+
+def schedule_link(job: Job) -> SafeString | str:
+    """Return the schedule that started the job, with its instant; empty if there is none."""
+    firing = find_instant(job)
+    if firing is None:
+        return ""
+    link = page_link("schedule", firing.schedule_id, firing.schedule)
+    return format_html("{}, {}", link, instant(firing.at))
 
 
 def relations_section(

@@ -29,14 +29,14 @@ from controlplane.admin.base import (
 from controlplane.admin.sections.commands import task_commands
 from controlplane.admin.sections.waterfall import waterfall_sections
 from controlplane.admin.work.artifacts import artifact_browser
-from controlplane.admin.work.attempts import all_attempts, attempt_rows
+from controlplane.admin.work.attempts import all_attempts, attempt_rows, request_of
 from controlplane.admin.work.cache import cache_facts, entry_sections, find_entry_of_task
 from controlplane.admin.work.callbacks import callback_section
 from controlplane.admin.work.failures import task_failure_sections
+from controlplane.admin.work.filters.tasks import OpenFilter, selects_held, selects_waiting
 from controlplane.admin.work.one_offs import one_off_facts
 from controlplane.admin.work.pending import task_notes, waiting_facts
 from controlplane.admin.work.timeline import task_timeline
-from controlplane.admin.work.waiting_filter import OpenFilter, selects_held, selects_waiting
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.exit_statuses import with_signal
 from controlplane.domain.state.states import ACTIVE
@@ -146,6 +146,7 @@ class TaskAdmin(ReadOnlyAdmin):
             ("job", page_link("job", obj.job_id, obj.job)),
             *one_off_facts(one_off, TaskState(obj.state)),
             *cache_facts(obj, find_entry_of_task(obj)),
+            ("requests", request_of(obj)),
             ("attempts", count_link("attempt", obj.attempt_number, task__id__exact=obj.pk)),
             ("failures", _charged(obj.failure_count, group.retries_failure)),
             ("preemptions", _charged(obj.preemption_count, group.retries_preemption)),

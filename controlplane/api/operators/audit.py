@@ -1,9 +1,7 @@
 """Endpoint of the audit log: auditors and operators list it, and programs follow it."""
 
-from datetime import datetime
 from functools import partial
 
-from django.utils.dateparse import parse_datetime
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -57,8 +55,8 @@ class AuditLog(ApiView):
             subject=self.query.text("subject"),
             token=self.query.text("token"),
             project=self._project(),
-            since=self._instant("since"),
-            until=self._instant("until"),
+            since=self.query.instant("since"),
+            until=self.query.instant("until"),
         )
         after = self.query.number("after", least=0)
         if after is None:
@@ -84,15 +82,3 @@ class AuditLog(ApiView):
             except NotFound as fault:
                 raise BadQuery("project", str(fault)) from None
         return name
-
-    def _instant(self, name: str) -> datetime | None:
-        text = self.query.text(name)
-        if text is None:
-            return None
-        try:
-            found = parse_datetime(text)
-        except ValueError:
-            found = None
-        if found is None or found.tzinfo is None:
-            raise BadQuery(name, "must be an instant such as 2031-05-04T12:00:00Z")
-        return found

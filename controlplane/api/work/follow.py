@@ -11,15 +11,21 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import connection
 from django.http import QueryDict
 from rest_framework.exceptions import AuthenticationFailed, Throttled
 
 from controlplane.api import charges
-from controlplane.api.base import BearerAuthentication
 from controlplane.api.body_limit import Application, Receive, Scope, Send
 from controlplane.api.problems import BadQuery
 from controlplane.api.requests import Parameters
+from controlplane.api.streams.connections import (
+    STREAM_HEADERS,
+    TOKEN_SECONDS,
+    check_token,
+    close_database,
+    read_token,
+    wait_for_disconnect,
+)
 from controlplane.api.walls import check_attempt
 from controlplane.api.work.attempts import LOG_PARAMETERS, read_log_query
 from controlplane.domain.errors import NotFound
@@ -36,8 +42,6 @@ OBJECT_STORE_POLL_SECONDS = 1.0
 POLLS_PER_STATE_CHECK = 4
 # Between two reads from a store that does not answer.
 STORE_SECONDS = 2.0
-# A revoked or expired token, or a lost role on the project, ends a stream within this time.
-TOKEN_SECONDS = 5.0
 # What a stream costs between two of these checks: about a millisecond of the process per second.
 FOLLOW_UNITS = 5.0
 # The last output may arrive shortly after the attempt's release.
@@ -66,7 +70,7 @@ class LogFollow:
         if follower is None:
             await self._application(scope, receive, send)
             return
-        disconnected = asyncio.ensure_future(_wait_for_disconnect(receive))
+        disconnected = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
             await _follow(follower, disconnected, send)
         finally:
@@ -79,33 +83,29 @@ def _is_follow_requested(scope: Scope) -> bool:
 
 def _admit(scope: Scope) -> _Follower | None:
     """Return the follower, or None if Django must respond: with present output, or an error."""
-    match = _PATH.fullmatch(scope["path"])
-    authorization = dict(scope["headers"]).get(b"authorization", b"")
-    scheme, _, token = authorization.partition(b" ")
+    match, token = _PATH.fullmatch(scope["path"]), read_token(scope)
     request: Any = SimpleNamespace(query_params=QueryDict(scope["query_string"]))
     try:
         parameters = Parameters(request, *LOG_PARAMETERS)
         stream, after, tail = read_log_query(parameters)
-        if match is None or scheme.lower() != b"bearer" or not parameters.flag("follow"):
+        if match is None or token is None or not parameters.flag("follow"):
             return None
-        _, credential = BearerAuthentication().check(token.strip())
+        credential = check_token(token)
         charges.admit_credential(credential)
         uid = UUID(match[1])
         check_attempt(load_access(credential), uid)
         start = artifacts.find_start(uid, stream, after=after, tail=tail)
-        return _Follower(uid, stream, start, token.strip())
+        return _Follower(uid, stream, start, token)
     except (BadQuery, AuthenticationFailed, Throttled, NotFound, StoreUnavailable):
         return None
     finally:
-        connection.close()
+        close_database()
 
 
 async def _follow(follower: _Follower, disconnected: "asyncio.Future[None]", send: Send) -> None:
     headers = [
         (b"content-type", b"text/plain; charset=utf-8"),
-        (b"cache-control", b"no-store"),
-        (b"x-content-type-options", b"nosniff"),
-        (b"x-accel-buffering", b"no"),
+        *STREAM_HEADERS,
         (b"x-next-cursor", str(follower.offset).encode()),
     ]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -149,13 +149,13 @@ def _is_admitted(follower: _Follower) -> bool:
     Many streams of one token would take all time of the process, at the cost of one request each.
     """
     try:
-        _, credential = BearerAuthentication().check(follower.token)
+        credential = check_token(follower.token)
         check_attempt(load_access(credential), follower.uid)
         charges.admit_credential(credential, FOLLOW_UNITS)
     except (AuthenticationFailed, NotFound, Throttled):
         return False
     finally:
-        connection.close()
+        close_database()
     return True
 
 
@@ -166,9 +166,4 @@ def _is_over(uid: UUID) -> bool:
     except NotFound:
         return True
     finally:
-        connection.close()
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        close_database()

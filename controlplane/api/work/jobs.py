@@ -12,10 +12,17 @@ from rest_framework.response import Response
 from controlplane import clock
 from controlplane.api import charges, schemas
 from controlplane.api.base import ApiView, caller_of
-from controlplane.api.openapi import Operation, parameter, ref
+from controlplane.api.openapi import (
+    SINCE_EXAMPLE,
+    Operation,
+    fields_parameter,
+    parameter,
+    ref,
+)
 from controlplane.api.problems import BadQuery
 from controlplane.api.requests import Parameters, read_body, read_part
 from controlplane.api.walls import check_job, check_named_project, check_submission
+from controlplane.api.work.forecast_schemas import DryRun
 from controlplane.api.work.history import MERGED, answer_history
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.commands.jobs.dry_run import dry_run
@@ -35,7 +42,7 @@ from controlplane.spec import Fault, InvalidSpec, JobSpec, parse_job
 from controlplane.spec.fields import is_guid
 
 MAX_BATCH = 1_000
-MAX_IDS = 100
+MAX_IDS = 1_000
 # A task may have a thousand artifacts.
 MAX_TASKS_WITH_ARTIFACTS = 20
 _JOB_LIST = {"type": "array", "maxItems": MAX_BATCH, "items": ref("JobDocument")}
@@ -73,8 +80,8 @@ class Jobs(ApiView):
             parameter("state", "Names of states, separated by commas."),
             parameter("project", "A project that the caller may read, as domain/project."),
             parameter("pool", "Name of the pool."),
-            parameter("id", "Ids of jobs, separated by commas; at most 100."),
-            parameter("name", "Name of the jobs."),
+            parameter("id", "Ids of jobs, separated by commas; at most 1,000.", example="1,2,3"),
+            parameter("name", "Name of the jobs.", example="nightly"),
             parameter("guid", "Guid of the jobs: one in each project."),
             parameter("owner", "Name of the user that submitted the jobs."),
             parameter("label", "key=value; repeat the parameter for more labels.", many=True),
@@ -83,8 +90,15 @@ class Jobs(ApiView):
                 "An id, the beginning of a name or guid, or, of the newest 5,000 jobs, a part of a"
                 " name, a guid or a label key=value, regardless of case. At most 1,000 jobs match.",
             ),
+            parameter(
+                "since",
+                "Only jobs whose own state has changed at or after this time (submitted, started,"
+                " ended). 422 if the history has more than 100,000 rows since then.",
+                example=SINCE_EXAMPLE,
+            ),
+            fields_parameter("id,state,finished_at"),
         ],
-        problems=(404,),
+        problems=(404, 422),
     )
     def list(self, request: Request) -> Response:
         """List jobs, newest first."""
@@ -101,11 +115,12 @@ class Jobs(ApiView):
             ids=self.query.ids("id", most=MAX_IDS),
             labels=self.query.labels(),
             search=self.query.text("search"),
+            since=self.query.instant("since"),
         )
         found = partial(jobs.list_jobs, wanted)
-        if wanted.search is None:
+        if wanted.search is None and wanted.since is None:
             return self.answer_page(found, "id")
-        # It reads names and labels of thousands of jobs, which may be long.
+        # It reads names and labels of thousands of jobs, which may be long, or much of the history.
         with charges.charge_time(request):
             return self.answer_page(found, "id")
 
@@ -129,7 +144,7 @@ class Jobs(ApiView):
             raise InvalidSpec(faults) from None
         return self.answer({"results": _results(submissions), "next": None}, status=201)
 
-    @Operation(body=ref("JobDocument"), answer=schemas.DryRun, problems=(409,))
+    @Operation(body=ref("JobDocument"), answer=DryRun, problems=(409,))
     def dry_run_job(self, request: Request) -> Response:
         """Forecast where a job would be placed, or why it would wait or be refused."""
         Parameters(request)
@@ -166,7 +181,9 @@ class Jobs(ApiView):
             parameter("state", "Names of states, separated by commas."),
             parameter("group", "Name of the group."),
             parameter("index", "Index in the group.", int),
+            fields_parameter("index,state,exit_code"),
         ],
+        problems=(422,),
     )
     @action(detail=True, url_path="tasks")
     def list_tasks_of_job(self, request: Request, job_id: int) -> Response:

@@ -1,5 +1,6 @@
 """Endpoints of tasks: list, show, explain, cancel; create, claim and delete one-off tasks."""
 
+from collections.abc import Collection
 from functools import partial
 
 from django.http.response import HttpResponseBase
@@ -9,8 +10,9 @@ from rest_framework.response import Response
 
 from controlplane import clock
 from controlplane.api import charges, schemas
-from controlplane.api.base import ApiView, caller_of
-from controlplane.api.openapi import Operation, parameter
+from controlplane.api.base import ApiView, caller_of, select_fields
+from controlplane.api.openapi import Operation, fields_parameter, parameter
+from controlplane.api.problems import BadQuery
 from controlplane.api.requests import Parameters, read_body, read_part
 from controlplane.api.stored_files import stored_file
 from controlplane.api.walls import check_submission, check_task
@@ -23,6 +25,8 @@ from controlplane.queries.tenancy.foreign_jobs import hide_foreign_jobs
 from controlplane.queries.views import artifacts, attempts, history, tasks
 from controlplane.queries.views.explain import explain_task
 from controlplane.spec.one_off import OneOffRequest, parse_one_off
+
+MAX_IDS = 1_000
 
 
 class Tasks(ApiView):
@@ -52,10 +56,21 @@ class Tasks(ApiView):
             parameter("cell", "Name of the cell of the last attempt."),
             parameter("state", "Names of states, separated by commas."),
             parameter("lifecycle", "PENDING, RUNNING, COMPLETED, RESOLVING, separated by commas."),
+            parameter(
+                "job",
+                "Ids of jobs, separated by commas; at most 1,000. The tasks are listed by job, the"
+                " newest first, and then by group and index. Only `state` can be added.",
+                example="1,2,3",
+            ),
+            fields_parameter("job,group,index,state,failure_reason,exit_code"),
         ],
+        problems=(422,),
     )
     def list(self, request: Request) -> Response:
         """List tasks of all jobs, newest first."""
+        job_ids = self.query.ids("job", most=MAX_IDS)
+        if job_ids is not None:
+            return self._list_of_jobs(job_ids)
         wanted = tasks.TaskFilter(
             domain=self.query.text("domain"),
             cell=self.query.text("cell"),
@@ -65,6 +80,25 @@ class Tasks(ApiView):
         )
         found = partial(tasks.find_tasks, wanted, now=clock.now())
         return self.answer_page(self.hiding(found), "id")
+
+    def _list_of_jobs(self, job_ids: Collection[int]) -> Response:
+        for name in ("domain", "cell", "lifecycle"):
+            if self.query.texts(name):
+                raise BadQuery(name, "must not be set together with job")
+        fields, page = self.read_fields(), self.begin_page()
+        found = tasks.list_tasks_of_jobs(
+            job_ids,
+            readable=self.access.readable,
+            states=self.query.states(),
+            after=page.pair,
+            limit=page.limit + 1,
+            now=clock.now(),
+        )
+        shown = hide_foreign_jobs(found[: page.limit], self.access.readable)
+        if len(found) > page.limit:
+            last = found[page.limit - 1]
+            page.following = f"{last['job']}:{last['id']}"
+        return page.get_paginated_response(select_fields(shown, fields))
 
     def retrieve(self, request: Request, task: int | str) -> Response:
         """Show one task by id or guid."""

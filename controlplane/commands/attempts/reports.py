@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
@@ -14,12 +14,14 @@ from controlplane.commands.cells.image_failures import note_image_failures
 from controlplane.commands.state.apply import apply
 from controlplane.contract.messages.phases import unite
 from controlplane.contract.messages.reports import INPUT_CORRUPT, REGISTRY, AttemptReport
-from controlplane.contract.states import FailureKind
+from controlplane.contract.states import FailureKind, TaskState
 from controlplane.domain.cells.reports import IgnoredReport, ReportSender, decide_report
 from controlplane.domain.hooks.interface import Hook
 from controlplane.domain.state.effects import ChangeTask, Effects, EndJob
+from controlplane.domain.state.facts import TaskFacts
 from controlplane.domain.state.job_rollup import JobRow
 from controlplane.domain.state.states import TERMINAL, Reason
+from controlplane.queries.jobs.growth_room import with_growth_room
 from controlplane.queries.locks import lock_jobs
 from controlplane.queries.sql import execute
 from controlplane.queries.task_facts import find_jobs_of_attempts, load_facts_of_attempts
@@ -69,6 +71,7 @@ def record_reports(
     job_of = find_jobs_of_attempts(list({uid for uid, _ in latest}))
     jobs = lock_jobs(job_of.values())
     facts = load_facts_of_attempts(list(job_of))
+    facts |= _with_growth_room(facts, latest)
     changes: list[ChangeTask] = []
     endings: dict[int, EndJob] = {}
     not_pulled: list[tuple[int, int]] = []
@@ -101,6 +104,19 @@ def record_reports(
         evict_corrupt(group_id, digests, now=now)
     _note_safe(acknowledgements)
     return recorded
+
+
+def _with_growth_room(
+    facts: Mapping[UUID, TaskFacts], latest: Mapping[tuple[UUID, ReportSender], AttemptReport]
+) -> dict[UUID, TaskFacts]:
+    """Return the tasks that may grow after their failure, with what their pool can ever run."""
+    failed = {
+        facts[uid].task_id: uid
+        for (uid, _), report in latest.items()
+        if report.state is TaskState.FAILED and uid in facts
+    }
+    found = with_growth_room(facts[uid] for uid in failed.values())
+    return {failed[task_id]: item for task_id, item in found.items()}
 
 
 def _hook_of(job: JobRow | None, meanings: EndMeanings) -> Hook:

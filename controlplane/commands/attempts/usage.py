@@ -40,8 +40,9 @@ WITH open AS MATERIALIZED ({open}), sized AS (
     SELECT date_trunc('month', a.released_at AT TIME ZONE 'UTC')::date AS month,
            m.project_id, u.username AS owner, m.name,
            greatest(0, extract(epoch FROM a.released_at - a.created_at))::float8 AS seconds,
-           coalesce((g.resources ->> 'cpu_millis')::float8, 0) / 1000 AS cores,
-           coalesce((g.resources ->> 'memory_mib')::float8, 0) AS mib,
+           coalesce((coalesce(a.resources, g.resources) ->> 'cpu_millis')::float8, 0) / 1000
+               AS cores,
+           coalesce((coalesce(a.resources, g.resources) ->> 'memory_mib')::float8, 0) AS mib,
            coalesce((g.resources ->> 'gpu')::float8, 0) AS gpus,
            (a.usage ->> 'cpu_seconds')::float8 AS cpu,
            (a.usage ->> 'memory_peak_mib')::float8 AS peak

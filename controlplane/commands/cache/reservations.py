@@ -119,7 +119,7 @@ SET cache_status = CASE t.cache_status WHEN {C.WAITING:d} THEN {C.MISS:d} ELSE t
 FROM (
     SELECT t.id FROM controlplane_task t
     JOIN (
-        SELECT DISTINCT ON (t.cache_identity, j.pool_id, g.shape_id) t.id
+        SELECT DISTINCT ON (t.cache_identity, j.pool_id, t.shape_id) t.id
         FROM (SELECT w.cache_identity {WAITERS}) w
         JOIN controlplane_task t ON t.cache_identity = w.cache_identity
         JOIN controlplane_taskgroup g ON g.id = t.group_id
@@ -128,7 +128,7 @@ FROM (
         WHERE t.state = {S.PENDING:d} AND NOT t.attempt_open AND j.ending_as IS NULL
           AND (t.not_before IS NULL OR t.not_before <= %(now)s)
           AND (g.cache ->> 'serialize')::boolean AND t.cache_status <> {C.LOOKUP:d}
-        ORDER BY t.cache_identity, j.pool_id, g.shape_id,
+        ORDER BY t.cache_identity, j.pool_id, t.shape_id,
                  (r.task_id IS NOT DISTINCT FROM t.id) DESC, t.id
     ) first ON first.id = t.id
     WHERE t.cache_blocked

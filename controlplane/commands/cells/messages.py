@@ -161,7 +161,7 @@ def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
         }
         returned = _renew_leases(list(latest.values()), now)
         standings = load_standings(cell_ids)
-        wanted = load_wanted(cell_ids)
+        wanted, grown = load_wanted(cell_ids)
     answers: dict[CellAddress, SyncResponse] = {}
     for address, beat in latest.items():
         standing = standings.get(address.cell_id)
@@ -172,8 +172,11 @@ def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
         )
         if is_current:
             answers[address] = decide_sync(beat.held, wanted.get(address.cell_id, []), now=now)
-    group_ids = {run.spec_id for answer in answers.values() for run in answer.runs}
-    specs = load_group_specs(group_ids) if group_ids else GroupSpecs()
+    spec_ids = {run.spec_id for answer in answers.values() for run in answer.runs}
+    specs = GroupSpecs()
+    if spec_ids:
+        resent = [grown[spec_id] for spec_id in spec_ids & grown.keys()]
+        specs = load_group_specs(spec_ids - grown.keys(), resent)
     messages: list[tuple[CellAddress, dict[str, Any]]] = []
     unsent: dict[str, str] = {}
     for address, beat in latest.items():
@@ -352,7 +355,7 @@ def _count_unknown_attempts(cell: Cell, address: CellAddress, register: Register
     if not register.inventory:
         return 0
     is_known = cell.incarnation == address.incarnation
-    wanted = load_wanted([cell.pk]).get(cell.pk, []) if is_known else []
+    wanted = load_wanted([cell.pk])[0].get(cell.pk, []) if is_known else []
     return len({item.uid for item in register.inventory} - {item.uid for item in wanted})
 
 

@@ -14,12 +14,18 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from controlplane.commands.hooks.registry import PreparationHooks
+from controlplane.commands.jobs.concurrency import resolve_keys
 from controlplane.commands.jobs.insert import shape_key_of
 from controlplane.commands.jobs.links import forecast_links
 from controlplane.commands.jobs.submit import check_cap, check_store, resolve_names
 from controlplane.domain.jobs.admission import admit
 from controlplane.domain.jobs.satisfiability import shape_of
-from controlplane.domain.jobs.submission import PlannedGroup, PlannedJob, waits_for_jobs
+from controlplane.domain.jobs.submission import (
+    PlannedGroup,
+    PlannedJob,
+    concurrency_of,
+    waits_for_jobs,
+)
 from controlplane.domain.placement import forecast
 from controlplane.domain.placement.cycle.place import place
 from controlplane.domain.placement.cycle.plan import PlacementPlan
@@ -28,8 +34,10 @@ from controlplane.domain.placement.cycle.prefilter import screen
 from controlplane.domain.placement.forecast import CandidateGroup, ForecastJob, GroupForecast
 from controlplane.domain.placement.model.snapshot import PassFacts, PoolSnapshot, ShapeFacts
 from controlplane.domain.placement.preemption.make_room import make_room, wants_room
+from controlplane.domain.state.growth import GrowthRoom, foresee
 from controlplane.models import Pool
 from controlplane.queries.holds import load_project_holds
+from controlplane.queries.jobs.growth_room import load_room
 from controlplane.queries.jobs.submission import load_submission_facts
 from controlplane.queries.placement.pool_plugins import resolve
 from controlplane.queries.placement.running_attempts import load_held
@@ -40,13 +48,29 @@ from controlplane.queries.placement.snapshot import (
     policy_of,
 )
 from controlplane.queries.sql import execute
+from controlplane.queries.views.amounts import shown_amounts
 from controlplane.queries.views.tasks import name_tasks
 from controlplane.spec import JobSpec
 
 # The time limit of a placement pass.
 SECONDS = 2.0
+# Retries whose requests are shown.
+MAX_FORESEEN = 16
 # All tasks that wait before the job are placed first, whatever their number.
 _NO_LIMIT = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class RuleGrowth:
+    """The requests of the retries of a group's task if one rule decides on all of them.
+
+    `rule`: its number, from 1. `refusal`: why there is no further retry; empty: nothing bounds it.
+    """
+
+    group: str
+    rule: int
+    requests: Sequence[Mapping[str, float]]
+    refusal: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +79,7 @@ class DryRun:
 
     `existing_job`: the job that would be returned instead of a new one. `evicts`: {"task", "name",
     "job", "cell"} of each task that would be evicted. `is_complete`: False if more tasks wait
-    before the job than were considered.
+    before the job than were considered. `growth`: of the rules that increase requests.
     """
 
     pool: str
@@ -63,6 +87,7 @@ class DryRun:
     groups: Sequence[GroupForecast] = ()
     evicts: Sequence[Mapping[str, Any]] = ()
     is_complete: bool = True
+    growth: Sequence[RuleGrowth] = ()
 
 
 def dry_run(*, spec: JobSpec, body: Mapping[str, Any], owner: User, now: datetime) -> DryRun:
@@ -84,12 +109,33 @@ def _forecast(spec: JobSpec, body: Mapping[str, Any], owner: User, now: datetime
     existing, replaced = resolve_names(owner.pk, [job])
     if existing:
         return DryRun(spec.pool, existing_job=existing[0])
+    resolve_keys([job], {job_id for ids in replaced.values() for job_id in ids})
     job.job_id = forecast.JOB_ID
     waits_for = forecast_links(job, replaced.get(0, ()))
     _, domain_id = facts.projects[spec.domain, spec.project]
     candidate = _candidate(job, domain_id, waits_for, now)
     holds = load_project_holds([job.project_id]).values()
-    return _place(Pool.objects.get(pk=job.pool_id), replace(candidate, holds=[*holds]), now)
+    pool = Pool.objects.get(pk=job.pool_id)
+    found = _place(pool, replace(candidate, holds=[*holds]), now)
+    return replace(found, growth=_growth(job, candidate, pool))
+
+
+def _growth(job: PlannedJob, candidate: ForecastJob, pool: Pool) -> list[RuleGrowth]:
+    """Return the growth by each rule that increases requests; most jobs have none."""
+    found = []
+    for group, entry in zip(job.groups, candidate.groups, strict=True):
+        rules = [(n, rule) for n, rule in enumerate(group.retry_rules, 1) if rule.growth]
+        if not rules:
+            continue
+        room = load_room(entry.shape, pool)
+        if job.spec.allow_unsatisfiable:
+            room = GrowthRoom(pool.name)
+        for number, rule in rules:
+            retries = min(group.retries[0], MAX_FORESEEN)
+            requests, refusal = foresee(rule.growth, group.resources, room, retries=retries)
+            shown = [shown_amounts(request) for request in requests]
+            found.append(RuleGrowth(group.name, number, shown, refusal))
+    return found
 
 
 def _candidate(
@@ -134,6 +180,7 @@ def _shape(job: PlannedJob, group: PlannedGroup, domain_id: int) -> ShapeFacts:
         domain_id=domain_id,
         count=0,
         allow_unsatisfiable=job.spec.allow_unsatisfiable,
+        concurrency=concurrency_of(job.spec, job.project_id),
     )
 
 

@@ -4,9 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import cache
 from typing import Any
 
+from controlplane.commands.state.inserts import Columns, insert_rows
+from controlplane.commands.state.shapes import insert_shapes
 from controlplane.commands.traces import start_trace
 from controlplane.contract.states import TaskState
 from controlplane.domain.cache.policy import CacheStatus
@@ -15,6 +16,7 @@ from controlplane.domain.jobs.submission import (
     PlannedGroup,
     PlannedJob,
     band_of,
+    concurrency_of,
     waits_for_jobs,
 )
 from controlplane.domain.placement.scheduling_key import ShapeKey
@@ -66,39 +68,19 @@ def shape_key_of(job: PlannedJob, group: PlannedGroup) -> ShapeKey:
         placement_tags=group.placement_tags,
         coscheduled=job.spec.coscheduled,
         allow_unsatisfiable=job.spec.allow_unsatisfiable,
+        concurrency=concurrency_of(job.spec, job.project_id),
     )
+
+
+def key_id_of(job: PlannedJob) -> int | None:
+    """Return the id of the concurrency key of a job; None: it has none."""
+    rule = concurrency_of(job.spec, job.project_id)
+    return None if rule is None else rule.key_id
 
 
 def _draw_ids(table: str, count: int) -> list[int]:
     statement = "SELECT nextval(pg_get_serial_sequence(%s, 'id')) FROM generate_series(1, %s)"
     return sorted(found for (found,) in rows(statement, [table, count]))
-
-
-Columns = Mapping[str, tuple[str, Sequence[Any]]]
-"""The SQL type and the values, one for each row, of each column by name."""
-
-
-def _insert(table: str, columns: Columns, ending: str = "") -> list[tuple[Any, ...]]:
-    """Insert rows into `table` with one statement; return the rows of its RETURNING in `ending`."""
-    statement = _statement(
-        table, tuple((name, kind) for name, (kind, _) in columns.items()), ending
-    )
-    return rows(statement, {name: list(values) for name, (_, values) in columns.items()})
-
-
-@cache
-def _statement(table: str, columns: tuple[tuple[str, str], ...], ending: str) -> str:
-    names = ", ".join(name for name, _ in columns)
-    # Pass documents and arrays as texts: unnest would flatten an array of arrays.
-    arrays = ", ".join(
-        f"%({name})s::{'text' if kind in ('jsonb', 'int[]', 'text[]') else kind}[]"
-        for name, kind in columns
-    )
-    selected = ", ".join(f"r.{name}::{kind}" for name, kind in columns)
-    return f"""
-        INSERT INTO {table} ({names})
-        SELECT {selected} FROM unnest({arrays}) AS r ({names}) {ending}
-        """
 
 
 def _insert_jobs(jobs: Sequence[PlannedJob], now: datetime) -> set[int]:
@@ -131,6 +113,10 @@ def _insert_jobs(jobs: Sequence[PlannedJob], now: datetime) -> set[int]:
         "coscheduled": ("bool", [spec.coscheduled for spec in specs]),
         "group_by": ("text", [spec.group_by or "" for spec in specs]),
         "is_requeuing": ("bool", [False] * count),
+        "concurrency_id": (
+            "bigint",
+            [key_id_of(job) for job in jobs],
+        ),
         "waits_for_jobs": ("bool", [waits_for_jobs(spec) for spec in specs]),
         "is_watched": ("bool", [False] * count),
         "retry_of_id": ("bigint", [job.retry_of for job in jobs]),
@@ -146,37 +132,7 @@ def _insert_jobs(jobs: Sequence[PlannedJob], now: datetime) -> set[int]:
         ON CONFLICT (project_id, guid) WHERE guid IS NOT NULL AND deleted_at IS NULL DO NOTHING
         RETURNING id
         """
-    return {job_id for (job_id,) in _insert("controlplane_job", columns, ending)}
-
-
-def insert_shapes(keys: Sequence[ShapeKey]) -> list[int]:
-    """Insert new shapes; return the id of each key, in order. Equal keys share one row."""
-    ids = [key.number() for key in keys]
-    distinct = dict(zip(ids, keys, strict=True))
-    shapes = list(distinct.values())
-    constraints = [[item.as_dict() for item in shape.constraints] for shape in shapes]
-    columns: Columns = {
-        "id": ("bigint", list(distinct)),
-        "pool_id": ("bigint", [shape.pool_id for shape in shapes]),
-        "band": ("smallint", [int(shape.band) for shape in shapes]),
-        "owner_id": ("bigint", [shape.owner_id for shape in shapes]),
-        "project_id": ("bigint", [shape.project_id for shape in shapes]),
-        "resources": ("jsonb", [json.dumps(dict(shape.resources)) for shape in shapes]),
-        "task_type": ("text", [shape.task_type for shape in shapes]),
-        "constraints": ("jsonb", [json.dumps(listed) for listed in constraints]),
-        "placement_tags": (
-            "text[]",
-            [array_literal(sorted(shape.placement_tags)) for shape in shapes],
-        ),
-        "coscheduled": ("bool", [shape.coscheduled for shape in shapes]),
-        "allow_unsatisfiable": ("bool", [shape.allow_unsatisfiable for shape in shapes]),
-    }
-    if shapes:
-        # In the order of ids, so that two calls cannot deadlock.
-        _insert(
-            "controlplane_shape", columns, "ORDER BY r.id ON CONFLICT (id) DO NOTHING RETURNING id"
-        )
-    return ids
+    return {job_id for (job_id,) in insert_rows("controlplane_job", columns, ending)}
 
 
 def _insert_groups(
@@ -225,7 +181,7 @@ def _insert_groups(
         ),
         "prepared": ("jsonb", [json.dumps(group.prepared) for group in plain]),
     }
-    _insert("controlplane_taskgroup", columns, "RETURNING id")
+    insert_rows("controlplane_taskgroup", columns, "RETURNING id")
 
 
 def _counts_of(group: PlannedGroup) -> str:

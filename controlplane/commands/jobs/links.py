@@ -39,24 +39,41 @@ class _JobLink:
 
 
 def link_jobs(
-    jobs: Sequence[PlannedJob], replaced: Mapping[int, Sequence[int]], *, now: datetime
+    jobs: Sequence[PlannedJob],
+    replaced: Mapping[int, Sequence[int]],
+    by_key: Mapping[int, Sequence[int]],
+    *,
+    now: datetime,
 ) -> None:
     """Write the links of newly inserted jobs, in the caller's transaction. Raise JobsRefused.
 
-    `replaced`: ids of the jobs that each job replaces, by its position.
+    `replaced`: ids of the jobs that each job replaces, by its position. `by_key`: those that it
+    replaces for its concurrency key; it does not wait for them, since placement counts their tasks.
     """
     links = [link for job in jobs for link in _links_of(job, replaced.get(job.position, ()))]
-    if not any(waits_for_jobs(job.spec) for job in jobs) and not links:
+    ended = {job_id for job in jobs for job_id in by_key.get(job.position, ())}
+    if not any(waits_for_jobs(job.spec) for job in jobs) and not links and not ended:
         return
     ids = _resolve(links)
     _watch(ids.values())
-    others = lock_jobs(ids.values())
+    others = lock_jobs({*ids.values(), *ended})
     _write_dependencies(_check(ids, others), ids, now)
     _write_parents({link: job_id for link, job_id in ids.items() if link.until is None})
     endings = [
         EndJob(job_id, TaskState.KILLED, Reason.REPLACED, f"replaced by job {job.job_id}")
         for job in jobs
         for job_id in replaced.get(job.position, ())
+    ]
+    endings += [
+        EndJob(
+            job_id,
+            TaskState.KILLED,
+            Reason.REPLACED,
+            f"replaced by job {job.job_id}, which has the same concurrency key",
+        )
+        for job in jobs
+        for job_id in by_key.get(job.position, ())
+        if job_id in others
     ]
     apply(Effects(endings=endings), jobs=others, now=now, actor="submission")
     transaction.on_commit(wakes.wake_convergence, robust=True)

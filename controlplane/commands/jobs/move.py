@@ -3,24 +3,21 @@
 Only this module writes `Job.queue_rank`, and the band and shapes of inserted jobs.
 """
 
-from collections.abc import Iterable
 from datetime import datetime
 
 from django.db import transaction
 
 from controlplane.commands.audit import Action, AuditEntry, record
-from controlplane.commands.jobs.insert import insert_shapes
 from controlplane.commands.state.apply_jobs import note_job
+from controlplane.commands.state.shapes import insert_shapes, key_of_shape
 from controlplane.commands.state.transactions import run_in_transaction
-from controlplane.domain.constraints import Constraint
 from controlplane.domain.errors import Conflict, NotFound, NotPermitted
 from controlplane.domain.jobs.bands import refuse_band
 from controlplane.domain.jobs.moves import QueueEnd, check_move, rank_at
-from controlplane.domain.placement.scheduling_key import ShapeKey
 from controlplane.domain.roles import Role
 from controlplane.domain.scopes import scopes_of
 from controlplane.domain.state.states import Band, Reason, name_band
-from controlplane.models import Job, Shape, TaskGroup
+from controlplane.models import Job, Shape, Task, TaskGroup
 from controlplane.outbox import wakes
 from controlplane.queries.locks import lock_jobs
 from controlplane.queries.placement.quotas import find_limits
@@ -96,25 +93,12 @@ def _check_band(job: Job, band: Band, role: Role) -> None:
 
 def _change_band(job: Job, band: Band) -> None:
     """Set the band of the locked job, and give its groups and tasks the shapes of that band."""
-    old = list(TaskGroup.objects.filter(job=job).values_list("shape_id", flat=True).distinct())
+    old = set(TaskGroup.objects.filter(job=job).values_list("shape_id", flat=True))
+    if TaskGroup.objects.filter(job=job, retry_rules__isnull=False).exists():
+        grown = Task.objects.filter(job=job, resources__isnull=False)
+        old.update(grown.values_list("shape_id", flat=True))
     shapes = sorted(Shape.objects.filter(pk__in=old), key=lambda shape: shape.pk)
-    new = insert_shapes([*_keys_in(shapes, band)])
+    new = insert_shapes([key_of_shape(shape, band=band) for shape in shapes])
     for table in ("taskgroup", "task"):
         execute(_RESHAPE.format(table=table), [[shape.pk for shape in shapes], new, job.pk])
     job.band, job.queue_rank = band, 0
-
-
-def _keys_in(shapes: Iterable[Shape], band: Band) -> Iterable[ShapeKey]:
-    for shape in shapes:
-        yield ShapeKey(
-            pool_id=shape.pool_id,
-            band=band,
-            owner_id=shape.owner_id,
-            project_id=shape.project_id,
-            resources=shape.resources,
-            task_type=shape.task_type,
-            constraints=tuple(map(Constraint.read, shape.constraints)),
-            placement_tags=shape.placement_tags,
-            coscheduled=shape.coscheduled,
-            allow_unsatisfiable=shape.allow_unsatisfiable,
-        )

@@ -9,6 +9,7 @@ from django.db import transaction
 
 from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.commands.hooks.registry import PreparationHooks
+from controlplane.commands.jobs.concurrency import lock_keys_of, resolve_keys
 from controlplane.commands.jobs.insert import insert_jobs
 from controlplane.commands.jobs.links import link_jobs
 from controlplane.commands.jobs.submit import (
@@ -52,7 +53,8 @@ def retry_job(*, job_id: int, guid: str | None, actor: str, now: datetime) -> Su
     """Create a new job, of the same owner, from the tasks that did not succeed.
 
     `guid`: of the new job; a call with the same guid returns the same retry. Raise NotFound,
-    Conflict, GuidTaken, JobsRefused, SubmissionsSuspended; then nothing was created.
+    Conflict, GuidTaken, JobsRefused, ConcurrencyKeyFull, SubmissionsSuspended; then nothing was
+    created.
     """
     judged = _judge(_find(job_id), guid, now)
     check_store()
@@ -98,8 +100,9 @@ def _find(job_id: int) -> RetriedJob:
 
 
 def _retry(old: RetriedJob, judged: PlannedJob, actor: str, now: datetime) -> Submission:
-    """Insert the new job, in a transaction: lock the user first, then all jobs, by id."""
+    """Insert the new job, in a transaction: lock the user, its key, then all jobs, by id."""
     check_cap(old.owner_id, ())
+    lock_keys_of([judged])
     family, awaited = find_family(old.job_id), load_rerun_dependencies(old.job_id)
     lock_jobs(family | _named(old, awaited))
     # A concurrent retry in the family needs one of these locks: facts read from here on stay true.
@@ -117,11 +120,12 @@ def _retry(old: RetriedJob, judged: PlannedJob, actor: str, now: datetime) -> Su
     job = plan_rerun(judged, spec, left, min_available=old.min_available, now=now)
     job.text = json.dumps(retried_document(old.document, spec))
     check_cap(old.owner_id, [job])
+    by_key = resolve_keys([job], ())
     if not insert_jobs([job], actor=actor, now=now):
         # Retries are excluded by the locks: a concurrent submission has taken the guid.
         raise Conflict(f"guid {spec.guid} was given to another job meanwhile")
     put_inputs([job])
-    link_jobs([job], {}, now=now)
+    link_jobs([job], {}, by_key, now=now)
     # A group that depends on one without remaining tasks may start: no other event would start it.
     inserted = lock_jobs([job.job_id])
     apply(Effects(derived=[job.job_id]), jobs=inserted, now=now, actor="submission")

@@ -3,7 +3,7 @@
 A second submission with the same guid and body returns the same job.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,12 +15,14 @@ from django.db import transaction
 
 from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.commands.hooks.registry import PreparationHooks
+from controlplane.commands.jobs.concurrency import lock_keys_of, resolve_keys
 from controlplane.commands.jobs.insert import insert_jobs
 from controlplane.commands.jobs.links import check_links, link_jobs
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.commands.tenancy.stored_bytes import record_inputs
 from controlplane.domain.errors import CellrunError
 from controlplane.domain.jobs.admission import admit, find_existing, judge_names
+from controlplane.domain.jobs.concurrency import may_conflict
 from controlplane.domain.jobs.submission import JobsRefused, PlannedJob
 from controlplane.outbox import wakes
 from controlplane.queries.jobs.submission import (
@@ -48,11 +50,18 @@ class Submission:
 
 
 def submit_jobs(
-    *, specs: Sequence[JobSpec], bodies: Sequence[Mapping[str, Any]], owner: User, now: datetime
+    *,
+    specs: Sequence[JobSpec],
+    bodies: Sequence[Mapping[str, Any]],
+    owner: User,
+    now: datetime,
+    leaving: Collection[int] = (),
 ) -> list[Submission]:
     """Create the jobs `specs`, submitted as `bodies`, for `owner`; return the result of each.
 
-    Raise JobsRefused, GuidTaken, NameTaken, SubmissionsSuspended; then nothing was created.
+    `leaving`: jobs that the caller cancels next, so that they do not use up a concurrency key.
+    Raise JobsRefused, GuidTaken, NameTaken, ConcurrencyKeyFull, SubmissionsSuspended; then nothing
+    was created.
     """
     facts = load_submission_facts(specs, owner_id=owner.pk, now=now)
     admission = admit(specs, bodies, facts, PreparationHooks())
@@ -61,7 +70,7 @@ def submit_jobs(
         check_store()
     created: dict[int, int] = {}
     if planned:
-        created, named = run_in_transaction(lambda: _insert(planned, owner, now))
+        created, named = run_in_transaction(lambda: _insert(planned, owner, now, leaving))
         existing |= named
     # Another submission inserted the same guid first.
     existing |= find_submitted([job for job in planned if job.position not in created | existing])
@@ -107,7 +116,7 @@ def put_inputs(jobs: Iterable[PlannedJob]) -> None:
 
 
 def _insert(
-    jobs: Sequence[PlannedJob], owner: User, now: datetime
+    jobs: Sequence[PlannedJob], owner: User, now: datetime, leaving: Collection[int]
 ) -> tuple[dict[int, int], dict[int, int]]:
     """Insert the jobs with their links, in a transaction that locks the owner.
 
@@ -116,13 +125,15 @@ def _insert(
     check_cap(owner.pk, jobs)
     existing, replaced = resolve_names(owner.pk, jobs)
     new = [job for job in jobs if job.position not in existing]
+    lock_keys_of(new)
+    by_key = resolve_keys(_unsubmitted(new), {*leaving}.union(*replaced.values()))
     inserted = insert_jobs(new, actor=owner.get_username(), now=now)
     admitted = [job for job in new if job.job_id in inserted]
     if has_contents(admitted):
         check_links(admitted, replaced)
         # Before `link_jobs`, whose locks on other jobs must not wait for the store.
         put_inputs(admitted)
-    link_jobs(admitted, replaced, now=now)
+    link_jobs(admitted, replaced, by_key, now=now)
     entries = [describe_submission(Action.SUBMIT_JOB, job) for job in admitted]
     record(*entries, actor=owner.get_username(), now=now)
     if inserted:
@@ -130,6 +141,16 @@ def _insert(
     if any(group.cache for job in new for group in job.groups):
         transaction.on_commit(wakes.wake_convergence, robust=True)
     return {job.position: job.job_id for job in new if job.job_id in inserted}, existing
+
+
+def _unsubmitted(jobs: Sequence[PlannedJob]) -> list[PlannedJob]:
+    """Return the jobs that no other submission has inserted since the facts were loaded.
+
+    The same job, submitted twice at once, must not be refused for the key that it holds itself.
+    Raise GuidTaken.
+    """
+    known = find_submitted(jobs) if any(map(may_conflict, jobs)) else {}
+    return [job for job in jobs if job.position not in known]
 
 
 def describe_submission(action: Action, job: PlannedJob, subject: str = "") -> AuditEntry:

@@ -10,7 +10,7 @@ from django.db import transaction
 
 from controlplane import clock
 from controlplane.commands.cache.reservations import reserve
-from controlplane.commands.placement.limits import within_quotas, within_tokens
+from controlplane.commands.placement.limits import within_keys, within_quotas, within_tokens
 from controlplane.commands.state import apply_sql
 from controlplane.commands.state.apply import place_tasks
 from controlplane.commands.state.attempt_uids import draw_uids
@@ -24,22 +24,24 @@ from controlplane.domain.state.states import CellState
 from controlplane.queries.cells.capacity import lock_cells
 from controlplane.queries.holds import find_jobs_of_held_projects
 from controlplane.queries.locks import load_groups, lock_jobs
+from controlplane.queries.placement.concurrency import load_rules
 from controlplane.queries.placement.snapshot import find_jobs_of_groups, load_requests
-from controlplane.queries.sql import execute, rows
+from controlplane.queries.sql import decoded, execute, rows
 
-_Chosen = tuple[int, int, int, int, int, int, UUID | None]
+_Chosen = tuple[int, int, int, int, int, int, str | None, UUID | None]
 
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
     """The limits of a pool beyond its cells; usage is read again under lock.
 
-    `has_quotas`: some quotas bind the placed tasks.
+    `has_quotas`: some quotas bind the placed tasks; `has_keys`: some have a concurrency key.
     """
 
     pool_id: int
     policy: PoolPolicy
     has_quotas: bool
+    has_keys: bool = False
 
 
 def carry_out(
@@ -87,6 +89,10 @@ def _place_jobs(
     requests = load_requests({group_id for _, _, _, group_id, *_ in chosen})
     allowed = _check_cells(placements, chosen, requests, limits.policy.tokens, now)
     allowed = within_tokens(allowed, requests, limits.policy.tokens, limits.pool_id)
+    if limits.has_keys:
+        allowed = within_keys(allowed, load_rules({item.group_id for item in allowed}))
+        # Attempts of another pool, made while this one waited for the keys, must not be later.
+        now = clock.now()
     if limits.has_quotas:
         allowed = within_quotas(allowed, requests, limits.policy)
     allowed = _without_parts_of_gangs(allowed, jobs)
@@ -114,14 +120,15 @@ def _without_parts_of_gangs(
     return [item for item in allowed if item.job_id not in partial]
 
 
-# Group; avoided cells, nominated and preferred cell.
-_RowKey = tuple[int, tuple[int, ...] | None, int | None, int | None]
+# Group and shape; avoided cells, nominated and preferred cell.
+_RowKey = tuple[int, int, tuple[int, ...] | None, int | None, int | None]
 
 
 def _choose_tasks(placements: PlaceTasks, job_ids: set[int], now: datetime) -> list[_Chosen]:
-    """Return (plan row, task, job, group, attempts so far, index, cache key) of tasks to place.
+    """Return the tasks to place.
 
-    The cache key is that of a serializing group.
+    Each as (plan row, task, job, group, attempts so far, index, grown request, cache key). The
+    cache key is that of a serializing group.
 
     Plan rows with one key choose tasks together, so that no task is chosen twice.
     """
@@ -129,6 +136,7 @@ def _choose_tasks(placements: PlaceTasks, job_ids: set[int], now: datetime) -> l
     for row, group_id in enumerate(placements.group_ids):
         key = (
             group_id,
+            placements.shape_ids[row],
             placements.avoid_cell_ids[row],
             placements.nominated_cell_ids[row],
             placements.prefer_cell_ids[row],
@@ -139,9 +147,10 @@ def _choose_tasks(placements: PlaceTasks, job_ids: set[int], now: datetime) -> l
         apply_sql.CHOOSE_TASKS,
         {
             "group_id": [key[0] for key in keys],
-            "avoid": [apply_sql.array_of(key[1]) for key in keys],
-            "nominated": [key[2] for key in keys],
-            "prefer": [key[3] for key in keys],
+            "shape_id": [key[1] for key in keys],
+            "avoid": [apply_sql.array_of(key[2]) for key in keys],
+            "nominated": [key[3] for key in keys],
+            "prefer": [key[4] for key in keys],
             "count": [len(wanted[key]) for key in keys],
             "now": now,
         },
@@ -169,11 +178,16 @@ def _check_cells(
     }
     uids: list[UUID] = draw_uids(len(chosen), now=now)
     allowed = []
-    for uid, (row, task_id, job_id, group_id, number, index, _) in zip(uids, chosen, strict=True):
+    for uid, (row, task_id, job_id, group_id, number, index, grown, _) in zip(
+        uids, chosen, strict=True
+    ):
         cell_id = placements.cell_ids[row]
         left = free.get(cell_id)
+        resources = None if grown is None else decoded(grown)
         request = {
-            name: amount for name, amount in requests[group_id].items() if name not in tokens
+            name: amount
+            for name, amount in (resources or requests[group_id]).items()
+            if name not in tokens
         }
         if left is None or any(amount > left.get(name, 0) for name, amount in request.items()):
             continue
@@ -182,6 +196,16 @@ def _check_cells(
                 left[name] -= amount
         incarnation = cells[cell_id].incarnation
         allowed.append(
-            Placement(uid, task_id, group_id, job_id, cell_id, incarnation, number + 1, index)
+            Placement(
+                uid,
+                task_id,
+                group_id,
+                job_id,
+                cell_id,
+                incarnation,
+                number + 1,
+                index,
+                resources=resources,
+            )
         )
     return allowed

@@ -39,8 +39,8 @@ def evict(evictions: Sequence[Eviction], *, now: datetime) -> int:
         facts = [item for item in load_facts_of_tasks(sorted(eviction_of)) if item.state in ACTIVE]
         changes = [_preempt(item, eviction_of[item.task_id], now) for item in facts]
         nominations = [
-            NominateTasks(group_id, cell_id, count, eviction.until)
-            for eviction in due
+            NominateTasks(group_id, shapes[group_id], cell_id, count, eviction.until)
+            for eviction, shapes in ((eviction, eviction.shapes()) for eviction in due)
             for group_id, cell_id, count in eviction.places()
         ]
         effects = Effects(changes, nominations=nominations)
@@ -59,14 +59,15 @@ def _still_due(
     left = count_without_room({group for item in evictions for group in item.group_ids}, now=now)
     due = []
     for item in evictions:
-        job, wanted = jobs.get(item.need.job_id), Counter[int]()
+        job, wanted = jobs.get(item.need.job_id), Counter[tuple[int, int]]()
+        shapes = item.shapes()
         for group_id, _, count in item.places():
-            wanted[group_id] += count
+            wanted[group_id, shapes[group_id]] += count
         is_open = job is not None and job.ending_as is None  # an ended job has no waiting task
-        if is_open and all(left.get(group, 0) >= count for group, count in wanted.items()):
+        if is_open and all(left.get(row, 0) >= count for row, count in wanted.items()):
             due.append(item)
-            for group, count in wanted.items():
-                left[group] -= count
+            for row, count in wanted.items():
+                left[row] -= count
     return due
 
 

@@ -1,10 +1,15 @@
-"""Check quotas and tokens again from the rows before tasks are placed."""
+"""Check quotas, tokens and concurrency keys again from the rows before tasks are placed."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from controlplane import clock
+from controlplane.domain.placement.cycle.key_usage import KeyAccounting
+from controlplane.domain.placement.model.concurrency import ConcurrencyRule
 from controlplane.domain.placement.model.policy import PoolPolicy
 from controlplane.domain.scopes import Quota, scopes_of
 from controlplane.domain.state.effects import Placement
+from controlplane.queries.placement.concurrency import load_key_usage, lock_keys
 from controlplane.queries.placement.quotas import load_quotas
 from controlplane.queries.placement.snapshot import find_tenants, lock_quotas, lock_tokens
 
@@ -29,6 +34,28 @@ def within_tokens(
             kept.append(item)
             for name, amount in wants.items():
                 held[name] += amount
+    return kept
+
+
+def within_keys(
+    placements: Sequence[Placement], rules: Mapping[int, ConcurrencyRule]
+) -> list[Placement]:
+    """Return the placements that the concurrency keys admit, in order, with the keys they hold.
+
+    `rules`: by group; other groups have no key. Lock the keys until the end of the transaction.
+    """
+    used = {rules[item.group_id] for item in placements if item.group_id in rules}
+    if not used:
+        return list(placements)
+    lock_keys(rule.key_id for rule in used)
+    accounting = KeyAccounting(load_key_usage(used, now=clock.now()))
+    kept = []
+    for item in placements:
+        rule = rules.get(item.group_id)
+        if rule is None:
+            kept.append(item)
+        elif accounting.claim(rule, 1):
+            kept.append(replace(item, concurrency_id=rule.key_id))
     return kept
 
 
@@ -75,7 +102,7 @@ def within_quotas(
     left = {quota.scope: _RemainingQuota(quota, policy) for quota in found}
     kept = []
     for item in placements:
-        request = requests[item.group_id]
+        request = item.resources or requests[item.group_id]
         bound = [left[scope] for scope in scopes[item.job_id] if scope in left]
         if all(quota.admits(request, item.job_id) for quota in bound):
             kept.append(item)

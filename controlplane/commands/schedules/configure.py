@@ -10,7 +10,9 @@ from django.db import transaction
 
 from controlplane.commands.audit import Action, AuditEntry, changed_fields, record
 from controlplane.commands.hooks.registry import PreparationHooks
+from controlplane.commands.schedules.fire import record_submitted
 from controlplane.commands.schedules.jobs import LABEL, body_of
+from controlplane.commands.schedules.refusals import clear_refusals
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.jobs.admission import admit
 from controlplane.domain.jobs.submission import JobsRefused
@@ -65,6 +67,8 @@ def put_schedule(
         written.job, written.is_paused = dict(wanted.job), wanted.paused
         written.updated_at = now
         written.next_at = _next_instant(former, written, first)
+        if former is not None and former.next_at != written.next_at:
+            record_submitted(former, now=now)
         if former is not None and former.is_paused and wanted.paused:
             written.paused_because = former.paused_because
         written.save()
@@ -161,6 +165,7 @@ def _switch(schedule_id: int, paused: bool, reason: str, actor: str, now: dateti
             state = "paused already" if paused else "not paused"
             raise Conflict(f"schedule {schedule.name} is {state}")
         before = _facts(schedule)
+        record_submitted(schedule, now=now)
         schedule.is_paused, schedule.paused_because = paused, reason if paused else ""
         calendar = calendar_of(schedule.cron, schedule.time_zone)
         schedule.next_at = None if paused else calendar.next_after(now)
@@ -208,3 +213,4 @@ def _record(
         after=changes[1],
     )
     record(entry, actor=actor, now=now)
+    clear_refusals(schedule, now=now)

@@ -5,8 +5,8 @@ After a death in between, the same guids lead to the same jobs.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from itertools import groupby
 
 from django.contrib.auth.models import User
@@ -14,20 +14,30 @@ from django.db import transaction
 
 from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.commands.jobs.cancel import cancel_job
-from controlplane.commands.schedules.jobs import DueJob, StartedJob, submit_due
+from controlplane.commands.schedules.jobs import DueJob, StartedJob, guid_of, submit_due
+from controlplane.commands.schedules.refusals import report_refusals
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.schedules.calendar import calendar_of
 from controlplane.domain.schedules.firing import (
+    LATE_SECONDS,
     CatchUp,
     Firing,
     FiringPlan,
     Outcome,
     Overlap,
     ScheduleFacts,
+    list_due_instants,
     plan_firings,
 )
 from controlplane.models import Schedule, ScheduleFiring
-from controlplane.queries.schedules import ScheduleLoad, list_due, list_ready, load_loads
+from controlplane.queries.schedules import (
+    InstantJob,
+    ScheduleLoad,
+    find_submitted,
+    list_due,
+    list_ready,
+    load_loads,
+)
 from controlplane.queries.sql import execute, rows
 
 PAGE = 100
@@ -56,10 +66,19 @@ class _PlannedSchedule:
     schedule: Schedule
     plan: FiringPlan
     load: ScheduleLoad
+    submitted: Mapping[datetime, InstantJob] = field(default_factory=dict)
+
+    @property
+    def replaced_jobs(self) -> list[int]:
+        """Return the unfinished jobs that the last instant replaces."""
+        last = max(firing.at for firing in self.plan.firings)
+        found = [job.job_id for at, job in self.submitted.items() if job.is_open and at != last]
+        return [*self.load.open_jobs, *found]
 
     def due(self) -> list[DueJob]:
+        replaced = self.replaced_jobs if self.plan.replaces else ()
         return [
-            DueJob(self.schedule, firing.at)
+            DueJob(self.schedule, firing.at, replaced)
             for firing in self.plan.firings
             if firing.outcome is Outcome.STARTED
         ]
@@ -75,10 +94,12 @@ def fire_due(*, now: datetime, is_over: Callable[[], bool]) -> int:
             done += _fire(schedules, owner, now)
     seen.clear()
     while not is_over() and (ready := list_ready(PAGE, but=seen)):
-        seen.update(schedule.pk for schedule, _ in ready)
         instants = {schedule.pk: at for schedule, at in ready}
         for owner, schedules in _by_owner(schedule for schedule, _ in ready):
-            done += _start_waiting(schedules, instants, owner, now)
+            decided = _start_waiting(schedules, instants, owner, now)
+            done += len(decided)
+            # Behind a refused job, the next instant of the queue may start.
+            seen.update({schedule.pk for schedule in schedules} - decided)
     return done
 
 
@@ -95,6 +116,7 @@ def run_schedule(schedule: Schedule, *, actor: str, now: datetime) -> int:
         if not rows(_LOCK, [[schedule.pk]]):
             raise NotFound(f"the project has no schedule {schedule.name}")
         _insert([_row(schedule, Firing(now, Outcome.STARTED), one, now)])
+        report_refusals([schedule], now=now)
         entry = AuditEntry(
             Action.RUN_SCHEDULE,
             f"schedule {schedule.name}",
@@ -105,20 +127,79 @@ def run_schedule(schedule: Schedule, *, actor: str, now: datetime) -> int:
     return one.job_id
 
 
+def record_submitted(schedule: Schedule, *, now: datetime) -> None:
+    """Record the due instants whose jobs exist, before a change of the locked schedule drops them.
+
+    A process submitted these jobs and died before it recorded them, and before it cancelled the
+    jobs that the last one replaces.
+    """
+    if schedule.next_at is None or schedule.next_at > now:
+        return
+    guids = {(schedule.project_id, guid): at for guid, at in _due_guids(schedule, now).items()}
+    found = find_submitted(guids)
+    rows_of_jobs = [
+        _row(schedule, Firing(guids[key], Outcome.STARTED), StartedJob(job.job_id), now)
+        for key, job in sorted(found.items())
+    ]
+    _insert(rows_of_jobs)
+    if found and schedule.overlap == Overlap.REPLACE:
+        last = max(guids[key] for key in found)
+        kept = {job.job_id for key, job in found.items() if guids[key] == last}
+        load = load_loads([schedule.pk]).get(schedule.pk, _NO_LOAD)
+        replaced = [job_id for job_id in load.open_jobs if job_id not in kept]
+        _cancel_jobs(schedule, replaced, schedule.owner, now)
+
+
+def _due_guids(schedule: Schedule, now: datetime) -> dict[str, datetime]:
+    assert schedule.next_at is not None
+    calendar = calendar_of(schedule.cron, schedule.time_zone)
+    due = list_due_instants(calendar, schedule.next_at, now=now)
+    return {guid_of(schedule.name, at): at for at in due}
+
+
 def _fire(schedules: Sequence[Schedule], owner: User, now: datetime) -> int:
     ids = [schedule.pk for schedule in schedules]
     execute(_MARK_ENDED, {"ids": ids, "started": str(Outcome.STARTED)})
     loads = load_loads(ids)
-    planned = [_plan(schedule, loads.get(schedule.pk, _NO_LOAD), now) for schedule in schedules]
+    submitted = _find_unrecorded(schedules, now)
+    planned = [
+        _plan(schedule, loads.get(schedule.pk, _NO_LOAD), submitted.get(schedule.pk, {}), now)
+        for schedule in schedules
+    ]
     started = submit_due([job for item in planned for job in item.due()], owner=owner, now=now)
     for item in planned:
         # A refused job replaces none.
         if item.plan.replaces and any(started[job.key].job_id is not None for job in item.due()):
-            _cancel(item, owner, now)
+            _cancel_jobs(item.schedule, item.replaced_jobs, owner, now)
     return _record(planned, started, now)
 
 
-def _plan(schedule: Schedule, load: ScheduleLoad, now: datetime) -> _PlannedSchedule:
+def _find_unrecorded(
+    schedules: Sequence[Schedule], now: datetime
+) -> Mapping[int, Mapping[datetime, InstantJob]]:
+    """Return by schedule the jobs of due instants that a process submitted before it died.
+
+    A single instant that is on time has the same outcome as before.
+    """
+    guids: dict[tuple[int, str], tuple[int, datetime]] = {}
+    for schedule in schedules:
+        assert schedule.next_at is not None
+        due = _due_guids(schedule, now)
+        if len(due) > 1 or now - schedule.next_at > timedelta(seconds=LATE_SECONDS):
+            guids |= {(schedule.project_id, guid): (schedule.pk, at) for guid, at in due.items()}
+    found: dict[int, dict[datetime, InstantJob]] = {}
+    for key, job in find_submitted(guids).items():
+        schedule_id, at = guids[key]
+        found.setdefault(schedule_id, {})[at] = job
+    return found
+
+
+def _plan(
+    schedule: Schedule,
+    load: ScheduleLoad,
+    submitted: Mapping[datetime, InstantJob],
+    now: datetime,
+) -> _PlannedSchedule:
     assert schedule.next_at is not None
     facts = ScheduleFacts(
         calendar=calendar_of(schedule.cron, schedule.time_zone),
@@ -127,13 +208,14 @@ def _plan(schedule: Schedule, load: ScheduleLoad, now: datetime) -> _PlannedSche
         next_at=schedule.next_at,
         has_open_job=bool(load.open_jobs),
         waiting=load.waiting,
+        submitted={at: job.is_open for at, job in submitted.items()},
     )
-    return _PlannedSchedule(schedule, plan_firings(facts, now=now), load)
+    return _PlannedSchedule(schedule, plan_firings(facts, now=now), load, submitted)
 
 
-def _cancel(item: _PlannedSchedule, owner: User, now: datetime) -> None:
-    reason = f"schedule {item.schedule.name}: the next instant replaces it"
-    for job_id in item.load.open_jobs:
+def _cancel_jobs(schedule: Schedule, job_ids: Iterable[int], owner: User, now: datetime) -> None:
+    reason = f"schedule {schedule.name}: the next instant replaces it"
+    for job_id in job_ids:
         # A job that was deleted meanwhile needs no end.
         try:
             cancel_job(
@@ -164,12 +246,14 @@ def _record(
             if any(key in started and started[key].is_postponed for key in keys):
                 continue
             is_same = current[schedule.pk] == [schedule.next_at, schedule.updated_at]
-            for key, firing in zip(keys, item.plan.firings, strict=True):
+            refused = {key[1] for key in keys if key in started and started[key].refusal}
+            for key, firing in zip(keys, item.plan.outcomes(refused), strict=True):
                 # A changed schedule has other instants, but these jobs exist.
                 if is_same or (key in started and started[key].job_id is not None):
                     made.append(_row(schedule, firing, started.get(key), now))
             advanced += [item] * is_same
         _insert(made)
+        report_refusals([it.schedule for it in made if _is_decided(it)], now=now)
         values = [(item.schedule.pk, item.plan.next_at) for item in advanced]
         if values:
             execute(_ADVANCE, [list(column) for column in zip(*values, strict=True)])
@@ -178,10 +262,11 @@ def _record(
 
 def _start_waiting(
     schedules: Sequence[Schedule], instants: Mapping[int, datetime], owner: User, now: datetime
-) -> int:
+) -> set[int]:
+    """Submit the jobs of waiting instants; return the schedules whose instant does not wait now."""
     due = [DueJob(schedule, instants[schedule.pk]) for schedule in schedules]
     started = submit_due(due, owner=owner, now=now)
-    done = 0
+    decided = set[int]()
     for (schedule_id, at), one in started.items():
         if one.is_postponed:
             continue
@@ -189,8 +274,10 @@ def _start_waiting(
         waiting = ScheduleFiring.objects.filter(
             schedule_id=schedule_id, at=at, outcome=Outcome.WAITING
         )
-        done += waiting.update(outcome=outcome, text=one.refusal, job_id=one.job_id, fired_at=now)
-    return done
+        waiting.update(outcome=outcome, text=one.refusal, job_id=one.job_id, fired_at=now)
+        decided.add(schedule_id)
+    report_refusals([schedule for schedule in schedules if schedule.pk in decided], now=now)
+    return decided
 
 
 def _row(
@@ -204,6 +291,10 @@ def _row(
     return ScheduleFiring(
         schedule=schedule, at=firing.at, fired_at=now, outcome=outcome, text=text, job_id=job_id
     )
+
+
+def _is_decided(firing: ScheduleFiring) -> bool:
+    return firing.outcome in (Outcome.STARTED, Outcome.REFUSED)
 
 
 def _insert(made: Sequence[ScheduleFiring]) -> None:

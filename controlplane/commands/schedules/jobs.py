@@ -30,10 +30,11 @@ POSTPONED = (SubmissionsSuspended, HookUnavailable)
 
 @dataclass(frozen=True, slots=True)
 class DueJob:
-    """The job of a schedule at an instant."""
+    """The job of a schedule at an instant. `replaced`: jobs that are cancelled once it exists."""
 
     schedule: Schedule
     at: datetime
+    replaced: Sequence[int] = ()
 
     @property
     def key(self) -> tuple[int, datetime]:
@@ -44,6 +45,13 @@ class DueJob:
     def guid(self) -> str:
         """Return the guid of the job, which no other instant has."""
         return guid_of(self.schedule.name, self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class _PreparedJob:
+    due: DueJob
+    spec: JobSpec
+    body: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +96,7 @@ def submit_due(
     found = find_guids([(job.schedule.project_id, job.guid) for job in due])
     access = load_access(session_credential(owner)) if owner.is_active else None
     results: dict[tuple[int, datetime], StartedJob] = {}
-    prepared: list[tuple[DueJob, JobSpec, dict[str, Any]]] = []
+    prepared: list[_PreparedJob] = []
     for job in due:
         key = job.key
         existing = found.get((job.schedule.project_id, job.guid))
@@ -99,12 +107,11 @@ def submit_due(
         else:
             body = body_of(job.schedule, job.at)
             try:
-                prepared.append((job, parse_job(body), body))
+                prepared.append(_PreparedJob(job, parse_job(body), body))
             except InvalidSpec as error:
                 results[key] = StartedJob(refusal=_shorten(error))
-    started = _submit([(spec, body) for _, spec, body in prepared], owner, now)
-    for (job, *_), one in zip(prepared, started, strict=True):
-        results[job.key] = one
+    for item, one in zip(prepared, _submit(prepared, owner, now), strict=True):
+        results[item.due.key] = one
     return results
 
 
@@ -119,9 +126,7 @@ def refuse_owner(schedule: Schedule, access: Access | None) -> str:
     return ""
 
 
-def _submit(
-    jobs: Sequence[tuple[JobSpec, dict[str, Any]]], owner: User, now: datetime
-) -> list[StartedJob]:
+def _submit(jobs: Sequence[_PreparedJob], owner: User, now: datetime) -> list[StartedJob]:
     """Submit all jobs in one transaction, or, if one of them is refused, each in its own."""
     try:
         made = _submit_all(jobs, owner, now)
@@ -132,7 +137,7 @@ def _submit(
     return [StartedJob(submission.job_id) for submission in made]
 
 
-def _submit_one(job: tuple[JobSpec, dict[str, Any]], owner: User, now: datetime) -> StartedJob:
+def _submit_one(job: _PreparedJob, owner: User, now: datetime) -> StartedJob:
     try:
         [made] = _submit_all([job], owner, now)
     except POSTPONED:
@@ -142,18 +147,21 @@ def _submit_one(job: tuple[JobSpec, dict[str, Any]], owner: User, now: datetime)
     except OperationalError:
         raise
     except Exception as error:  # one poisoned document must not stop the other schedules
-        log.exception("schedule_refused", guid=job[0].guid)
+        log.exception("schedule_refused", guid=job.due.guid)
         return StartedJob(refusal=f"internal error: {_shorten(error)}")
     return StartedJob(made.job_id)
 
 
-def _submit_all(
-    jobs: Sequence[tuple[JobSpec, dict[str, Any]]], owner: User, now: datetime
-) -> list[Submission]:
+def _submit_all(jobs: Sequence[_PreparedJob], owner: User, now: datetime) -> list[Submission]:
     if not jobs:
         return []
-    specs, bodies = zip(*jobs, strict=True)
-    return submit_jobs(specs=specs, bodies=bodies, owner=owner, now=now)
+    return submit_jobs(
+        specs=[job.spec for job in jobs],
+        bodies=[job.body for job in jobs],
+        owner=owner,
+        now=now,
+        leaving={job_id for job in jobs for job_id in job.due.replaced},
+    )
 
 
 def _shorten(error: Exception) -> str:

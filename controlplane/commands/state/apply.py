@@ -27,6 +27,7 @@ from controlplane.commands.state.cell_changes import (
     lock_cells_before,
     record_cell_changes,
 )
+from controlplane.commands.state.shapes import insert_grown_shapes
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.cells.enrolment import describe_hold
 from controlplane.domain.convergence.lost_cells import EXCLUSIVE_MARGIN_SECONDS
@@ -192,7 +193,16 @@ def place_tasks(
     """
     if not placements:
         return []
-    columns = ("uid", "task_id", "group_id", "job_id", "cell_id", "incarnation", "number")
+    columns = (
+        "uid",
+        "task_id",
+        "group_id",
+        "job_id",
+        "cell_id",
+        "incarnation",
+        "number",
+        "concurrency_id",
+    )
     parameters: dict[str, Any] = {
         name: [getattr(placement, name) for placement in placements] for name in columns
     }
@@ -248,7 +258,7 @@ def _nominate(nominations: Sequence[NominateTasks], now: datetime) -> None:
     if nominations:
         parameters = {
             name: [getattr(item, name) for item in nominations]
-            for name in ("group_id", "cell_id", "count", "until")
+            for name in ("group_id", "shape_id", "cell_id", "count", "until")
         }
         execute(apply_sql.NOMINATE_TASKS, {**parameters, "now": now})
 
@@ -374,12 +384,17 @@ def _change_tasks(changes: Sequence[ChangeTask]) -> dict[int, int]:
     if not changes:
         return {}
     counters = [change.counters for change in changes]
+    shapes = insert_grown_shapes(changes)
     parameters: dict[str, Any] = {
         **{name: [getattr(change, name) for change in changes] for name in _TASK_FIELDS},
         **{name: [getattr(counter, name) for counter in counters] for name in _COUNTER_FIELDS},
         "terminal": [change.task_to in TERMINAL for change in changes],
         "uid": [change.attempt.uid if change.attempt else None for change in changes],
         "avoid": [apply_sql.array_of(change.avoid_cell_ids) for change in changes],
+        "shape_id": [shapes.get(change.task_id) for change in changes],
+        "resources": [
+            json.dumps(dict(change.resources)) if change.resources else None for change in changes
+        ],
     }
     return dict(rows(apply_sql.CHANGE_TASKS, parameters))
 

@@ -24,7 +24,7 @@ _TASKS = _rows(
     " attempt_open boolean, failure integer, preemption integer, system integer, system_row"
     " integer, refusal_row integer, consecutive_crashes integer, not_before timestamptz, avoid"
     " text, started_at timestamptz, failure_reason text, at timestamptz, nominated_cell_id bigint,"
-    " nominated_until timestamptz, prefer_cell_id bigint"
+    " nominated_until timestamptz, prefer_cell_id bigint, shape_id bigint, resources text"
 )
 _IF_MOVED = "CASE WHEN i.task_from <> i.task_to THEN i.{0} ELSE t.{0} END"
 CHANGE_TASKS = f"""
@@ -43,6 +43,8 @@ UPDATE controlplane_task t SET
     prefer_cell_id = {_IF_MOVED.format("prefer_cell_id")},
     nominated_cell_id = {_IF_MOVED.format("nominated_cell_id")},
     nominated_until = {_IF_MOVED.format("nominated_until")},
+    shape_id = COALESCE(i.shape_id, t.shape_id),
+    resources = COALESCE(i.resources::jsonb, t.resources),
     started_at = COALESCE(t.started_at, i.started_at),
     finished_at = CASE WHEN i.terminal THEN COALESCE(t.finished_at, i.at) END,
     failure_reason = CASE WHEN i.terminal AND t.finished_at IS NULL
@@ -214,14 +216,15 @@ FROM hidden h JOIN auth_user u ON u.id = h.owner_id ORDER BY h.id
 
 CHOOSE_TASKS = f"""
 SELECT p.n, t.id, t.job_id, t.group_id, t.attempt_number, t.index,
-       CASE WHEN (g.cache ->> 'serialize')::boolean THEN t.cache_identity END
-FROM unnest(%(group_id)s::bigint[], %(avoid)s::text[], %(nominated)s::bigint[],
-            %(prefer)s::bigint[], %(count)s::integer[])
-     WITH ORDINALITY AS p(group_id, avoid, nominated, prefer, count, n)
+       t.resources, CASE WHEN (g.cache ->> 'serialize')::boolean THEN t.cache_identity END
+FROM unnest(%(group_id)s::bigint[], %(shape_id)s::bigint[], %(avoid)s::text[],
+            %(nominated)s::bigint[], %(prefer)s::bigint[], %(count)s::integer[])
+     WITH ORDINALITY AS p(group_id, shape_id, avoid, nominated, prefer, count, n)
 JOIN controlplane_taskgroup g ON g.id = p.group_id,
 LATERAL (
-    SELECT id, job_id, group_id, attempt_number, index, cache_identity FROM controlplane_task
-    WHERE shape_id = g.shape_id AND group_id = p.group_id
+    SELECT id, job_id, group_id, attempt_number, index, resources, cache_identity
+    FROM controlplane_task
+    WHERE shape_id = p.shape_id AND group_id = p.group_id
       AND state = {S.PENDING:d} AND NOT attempt_open AND NOT cache_blocked
       AND avoid_cell_ids IS NOT DISTINCT FROM p.avoid::bigint[]
       AND nominated_cell_id IS NOT DISTINCT FROM p.nominated
@@ -234,7 +237,7 @@ ORDER BY p.n, t.index
 
 _PLACEMENTS = _rows(
     "uid uuid, task_id bigint, group_id bigint, job_id bigint, cell_id bigint, incarnation"
-    " text, number integer"
+    " text, number integer, concurrency_id bigint"
 )
 PLACE_TASKS = f"""
 WITH placed AS (
@@ -246,15 +249,16 @@ WITH placed AS (
          AS i(task_id, number, uid)
     WHERE t.id = i.task_id AND t.state = {S.PENDING:d} AND NOT t.attempt_open
       AND NOT t.cache_blocked
-    RETURNING t.id
+    RETURNING t.id, t.resources
 ), attempted AS (
     INSERT INTO controlplane_attempt
         (uid, task_id, group_id, job_id, cell_id, incarnation, number, state, phase, phase_number,
          report_seq, charged, charge, start_before, stop_reason, container_id, failure_kind, reason,
-         message, result_truncated, created_at, state_since, release_kind)
+         message, result_truncated, created_at, state_since, release_kind, concurrency_id,
+         resources)
     SELECT i.uid, i.task_id, i.group_id, i.job_id, i.cell_id, i.incarnation, i.number,
            {S.ASSIGNED:d}, '', 0, 0, '', 0, %(start_before)s, '', '', '', '', '', false,
-           %(now)s, %(now)s, ''
+           %(now)s, %(now)s, '', i.concurrency_id, placed.resources
     FROM {_PLACEMENTS}
     JOIN placed ON placed.id = i.task_id
     RETURNING task_id, job_id, uid
@@ -275,21 +279,19 @@ SET nominated_cell_id = n.cell_id, nominated_until = n.until
 FROM (
     SELECT found.id, i.cell_id, i.until
     FROM (
-        SELECT cell_id, until, group_id,
-               sum(count) OVER (PARTITION BY group_id ORDER BY n) - count AS first,
-               sum(count) OVER (PARTITION BY group_id ORDER BY n) AS last
-        FROM unnest(%(group_id)s::bigint[], %(cell_id)s::bigint[], %(count)s::integer[],
-                    %(until)s::timestamptz[])
-             WITH ORDINALITY AS i(group_id, cell_id, count, until, n)
+        SELECT cell_id, until, group_id, shape_id,
+               sum(count) OVER (PARTITION BY group_id, shape_id ORDER BY n) - count AS first,
+               sum(count) OVER (PARTITION BY group_id, shape_id ORDER BY n) AS last
+        FROM unnest(%(group_id)s::bigint[], %(shape_id)s::bigint[], %(cell_id)s::bigint[],
+                    %(count)s::integer[], %(until)s::timestamptz[])
+             WITH ORDINALITY AS i(group_id, shape_id, cell_id, count, until, n)
     ) i
     JOIN LATERAL (
         SELECT id, row_number() OVER (ORDER BY avoid_cell_ids IS NOT NULL, index) AS n
         FROM controlplane_task
         WHERE group_id = i.group_id AND state = {S.PENDING:d} AND NOT attempt_open
           AND NOT cache_blocked AND nominated_cell_id IS NULL
-          AND (not_before IS NULL OR not_before <= %(now)s)
-          AND shape_id = (SELECT shape_id FROM controlplane_taskgroup g
-                          WHERE g.id = i.group_id)
+          AND (not_before IS NULL OR not_before <= %(now)s) AND shape_id = i.shape_id
     ) found ON found.n > i.first AND found.n <= i.last
 ) n
 WHERE t.id = n.id AND t.state = {S.PENDING:d} AND t.nominated_cell_id IS NULL

@@ -11,6 +11,7 @@ from controlplane import clock
 from controlplane.commands.state.apply import apply
 from controlplane.contract.messages.orders import RunAttempt
 from controlplane.domain.cells.keys import CellAddress
+from controlplane.domain.cells.sync import GrownSpec
 from controlplane.domain.state.effects import Effects, Placement, RaiseAlert
 from controlplane.outbox import cells
 from controlplane.queries.attempts.group_specs import load_group_specs
@@ -24,12 +25,15 @@ log = structlog.get_logger(__name__)
 def send_runs(placements: Sequence[Placement], *, start_before: datetime) -> None:
     """Send each cell its run orders, except unreadable ones."""
     addresses = load_addresses({item.cell_id for item in placements})
-    specs = load_group_specs({item.group_id for item in placements})
+    grown = {
+        item.uid: GrownSpec(item.group_id, item.resources) for item in placements if item.resources
+    }
+    specs = load_group_specs({item.group_id for item in placements}, grown.values())
     by_cell: dict[int, list[RunAttempt]] = defaultdict(list)
     for item in placements:
         order = RunAttempt(
             uid=str(item.uid),
-            spec_id=item.group_id,
+            spec_id=grown[item.uid].spec_id if item.uid in grown else item.group_id,
             task_id=item.task_id,
             task_index=item.index,
             number=item.number,

@@ -32,6 +32,7 @@ class Input(Document):
 class GroupSpec(Document):
     """The shared fields of tasks of one group; sent once per message. Units: MiB, cpu in millis.
 
+    `id`: that of the group, or a number below zero for tasks whose request a retry rule increased.
     `exclusive`: its containers must stop before the lease of the cell expires. `ports`: names of
     the published ports. `idle_timeout_seconds`, `lifetime_seconds`: limits after which the cell
     ends the attempt. `is_gang`: its tasks start together and receive each other's addresses.

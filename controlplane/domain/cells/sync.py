@@ -1,5 +1,7 @@
 """Synchronisation of a cell's expected and held attempts, which resends lost orders and stops."""
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,10 +16,10 @@ IN_FLIGHT = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class ExpectedAttempt:
-    """An unreleased attempt of the cell."""
+    """An unreleased attempt of the cell. `spec_id`: of its definition in messages."""
 
     uid: str
-    group_id: int
+    spec_id: int
     task_id: int
     task_index: int
     number: int
@@ -27,6 +29,21 @@ class ExpectedAttempt:
     stop_reason: str = ""
     stop_force: bool = False
     stop_grace_seconds: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class GrownSpec:
+    """The definition of a group with the request of a task that a retry rule increased."""
+
+    group_id: int
+    resources: Mapping[str, int]
+
+    @property
+    def spec_id(self) -> int:
+        """Return its id in messages, below zero: cells keep one definition under each id."""
+        text = json.dumps([self.group_id, sorted(self.resources.items())])
+        digest = hashlib.sha256(text.encode()).digest()
+        return -1 - (int.from_bytes(digest[:8], "big") >> 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +66,7 @@ def decide_sync(
     runs = tuple(
         RunAttempt(
             item.uid,
-            item.group_id,
+            item.spec_id,
             item.task_id,
             item.task_index,
             item.number,

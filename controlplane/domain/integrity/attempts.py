@@ -306,3 +306,30 @@ def ruled_by_a_rule(rows: IntegrityRows) -> Iterator[Finding]:
         is_ended = task is None or (task.state, task.attempt_uid) == (S.FAILED, attempt.uid)
         if rule.action is RetryAction.FAIL and task is not None and not is_ended:
             yield Finding(attempt, f"rule {number} fails its task, which is {task.state.name}")
+
+
+@invariant(
+    17,
+    "A task has its own request and shape, and an attempt its own request, only if a retry rule of"
+    " its group increases resources; such a request is nowhere below that of the group.",
+    upheld_by="domain.state.growth; commands.state.shapes; statement PLACE_TASKS",
+)
+def grown_by_a_rule(rows: IntegrityRows) -> Iterator[Finding]:
+    own_rows: list[TaskRecord | AttemptRecord] = [*rows.tasks, *rows.attempts]
+    for row in own_rows:
+        group = rows.group_of.get(row.group_id)
+        if group is None:
+            continue
+        if isinstance(row, TaskRecord):
+            has_own_shape = row.shape_id != group.shape_id
+            if has_own_shape != (row.resources is not None):
+                text = "its own shape" if has_own_shape else "its own request"
+                yield Finding(row, f"has only {text}, not both")
+        if row.resources is None:
+            continue
+        rules = read_rules(json.loads(group.retry_rules or "[]"))
+        own, least = json.loads(row.resources), json.loads(group.resources)
+        if not any(rule.growth for rule in rules):
+            yield Finding(row, "has its own request, but no rule increases it")
+        elif any(own.get(name, 0) < amount for name, amount in least.items()):
+            yield Finding(row, f"requests {own}, below {least} of its group")

@@ -2,7 +2,15 @@
 
 from collections.abc import Sequence
 
-from controlplane.domain.integrity import attempts, cache, history, jobs, stored_bytes
+from controlplane.domain.integrity import (
+    attempts,
+    cache,
+    concurrency,
+    history,
+    jobs,
+    schedules,
+    stored_bytes,
+)
 from controlplane.domain.integrity.invariant import Invariant, InvariantViolation
 from controlplane.domain.integrity.rows import IntegrityRows
 
@@ -10,7 +18,7 @@ INVARIANTS: tuple[Invariant, ...] = tuple(
     sorted(
         (
             item
-            for module in (attempts, jobs, history, cache, stored_bytes)
+            for module in (attempts, jobs, history, cache, stored_bytes, concurrency, schedules)
             for item in vars(module).values()
             if isinstance(item, Invariant)
         ),
@@ -63,6 +71,10 @@ about the containers that its simulated machines created:
   guid; every requested callback is delivered, and a second time only if the process of the first
   delivery died;
 * no attempt is made while its job or project is held;
+* in no span of a concurrency key's rate are more attempts with the key created than it allows; a
+  job is refused for its key, or replaces others, only if they do not fit together;
+* each instant of a schedule starts one job or none, by its rules for overlap and missed instants,
+  and the history has its outcome, whatever process was killed or away;
 * no job expires while another job waits for it, depends on it or reads from it;
 * most cells of a pool are not declared lost at once unless an operator confirms it;
 * once faults stop, every job ends in the expected state and is settled; expired data is deleted.

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from controlplane.domain.integrity.rows import CellRecord, IntegrityRows, Record, StoredTotalRecord
+from controlplane.domain.integrity.rows import (
+    CellRecord,
+    FiringRecord,
+    IntegrityRows,
+    KeyRecord,
+    Record,
+    StoredTotalRecord,
+)
 
 
 class Repair(Enum):
@@ -62,8 +69,10 @@ class InvariantViolation:
 
     @property
     def job_id(self) -> int:
-        """Return the job of the row; 0 for a cell or a project."""
-        return 0 if isinstance(self.row, CellRecord | StoredTotalRecord) else self.row.job_id
+        """Return the job of the row; 0 for a cell, a project, a key or an instant."""
+        if isinstance(self.row, CellRecord | StoredTotalRecord | KeyRecord | FiringRecord):
+            return 0
+        return self.row.job_id
 
     def __str__(self) -> str:
         return f"INV-{self.number} {self.row}: {self.text}"

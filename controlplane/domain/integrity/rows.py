@@ -1,4 +1,4 @@
-"""The rows that invariants check: complete jobs, cells, and totals of projects."""
+"""The rows that invariants check: jobs, cells, totals of projects, keys, instants."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,6 +32,7 @@ class JobRecord:
     finished_at: datetime | None
     settled_at: datetime | None
     is_watched: bool = False
+    concurrency_id: int | None = None
 
     @property
     def job_id(self) -> int:
@@ -46,7 +47,7 @@ class JobRecord:
 class GroupRecord:
     """A group; `counts[n]` is the stored number of its tasks in state n.
 
-    `retry_rules`: its rules in JSON.
+    `retry_rules`: its rules in JSON, `resources`: its request in JSON.
     """
 
     id: int
@@ -64,6 +65,8 @@ class GroupRecord:
     at_most_once: bool
     exclusive: str
     retry_rules: str | None = None
+    resources: str = "{}"
+    shape_id: int = 0
 
     def __str__(self) -> str:
         return f"group {self.id} ({self.name})"
@@ -82,7 +85,7 @@ class TaskCounts:
 
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
-    """A task."""
+    """A task. `resources`: its own request in JSON, if a retry rule increased it."""
 
     id: int
     job_id: int
@@ -98,6 +101,8 @@ class TaskRecord:
     system_row: int
     consecutive_crashes: int
     finished_at: datetime | None
+    resources: str | None = None
+    shape_id: int = 0
 
     def __str__(self) -> str:
         return f"task {self.id}"
@@ -129,7 +134,7 @@ class CacheUseRecord:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """An attempt."""
+    """An attempt. `resources`: its own request in JSON, if a retry rule increased it."""
 
     uid: UUID
     task_id: int
@@ -148,6 +153,8 @@ class AttemptRecord:
     release_kind: str
     reason: str = ""
     retry_rule: int | None = None
+    concurrency_id: int | None = None
+    resources: str | None = None
 
     def __str__(self) -> str:
         return f"attempt {self.uid}"
@@ -212,6 +219,41 @@ class StoredTotalRecord:
         return f"project {self.project_id}"
 
 
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """A concurrency key in use: its unreleased attempts, and the largest limit of their jobs.
+
+    `limit`: None: one of the jobs has none.
+    """
+
+    project_id: int
+    key: str
+    held: int
+    limit: int | None
+
+    def __str__(self) -> str:
+        return f"concurrency key {self.key} of project {self.project_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class FiringRecord:
+    """An instant of a schedule that started a job. `guid`: the one that its job must have.
+
+    `job_project_id`: None if the job does not exist any more. `starts`: the instants with this job.
+    """
+
+    id: int
+    project_id: int
+    guid: str
+    job_id: int
+    job_project_id: int | None
+    job_guid: str | None
+    starts: int
+
+    def __str__(self) -> str:
+        return f"instant {self.guid} of project {self.project_id}"
+
+
 Record = (
     JobRecord
     | GroupRecord
@@ -222,13 +264,15 @@ Record = (
     | DependencyRecord
     | CellRecord
     | StoredTotalRecord
+    | KeyRecord
+    | FiringRecord
 )
 """A row; its text identifies it in violations."""
 
 
 @dataclass(frozen=True)
 class IntegrityRows:
-    """All rows of some jobs, some cells, and some totals of projects.
+    """All rows of some jobs and cells, totals of projects, keys in use, and instants of schedules.
 
     `task_counts`: by group. `awaited`: jobs with a waiting dependant or an unfinished child.
     `known_cells`: the ids of all cells.
@@ -245,6 +289,8 @@ class IntegrityRows:
     awaited: frozenset[int] = frozenset()
     cells: Sequence[CellRecord] = ()
     totals: Sequence[StoredTotalRecord] = ()
+    keys: Sequence[KeyRecord] = ()
+    firings: Sequence[FiringRecord] = ()
     known_cells: frozenset[int] = frozenset()
 
     @cached_property

@@ -313,7 +313,10 @@ def check_secrets(
         for place, name in secrets_of(job.spec):
             if facts.secrets.get((job.project_id, name), "") is None:
                 project = f"{job.spec.domain}/{job.spec.project}"
-                text = f"the project {project} has no secret {name}: write it first"
+                text = (
+                    f"the project {project} has no secret {name}:"
+                    " a manager of the project must write it"
+                )
                 yield job, (place, text)
         for number, group in enumerate(job.spec.groups):
             server = facts.secrets.get((job.project_id, group.registry_secret or ""))

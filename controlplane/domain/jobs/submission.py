@@ -11,10 +11,17 @@ from controlplane.domain.cache.policy import CachePolicy
 from controlplane.domain.constraints import Constraint, Operator
 from controlplane.domain.errors import CellrunError, Conflict
 from controlplane.domain.jobs.launch import launch_of, time_limit_of
+from controlplane.domain.placement.model.concurrency import (
+    ConcurrencyRule,
+    StartRate,
+    key_number,
+)
+from controlplane.domain.state.growth import NAMES, ResourceGrowth
 from controlplane.domain.state.retry_rules import RetryRule
 from controlplane.domain.state.states import Band, Exclusive, Reason, RetryAction
 from controlplane.spec import Fault, JobSpec, TaskGroupSpec
 from controlplane.spec.parts import RetryRuleSpec
+from controlplane.spec.quantities import Increase
 
 _EXCLUSIVE = {False: Exclusive.NO, True: Exclusive.LEASE, "strict": Exclusive.STRICT}
 
@@ -207,7 +214,28 @@ def constraints_of(spec: JobSpec, group: TaskGroupSpec) -> tuple[Constraint, ...
 def rule_of(item: RetryRuleSpec) -> RetryRule:
     """Return a submitted retry rule for decisions."""
     reason = None if item.reason is None else Reason(item.reason)
-    return RetryRule(RetryAction(item.do), frozenset(item.codes or ()), reason)
+    return RetryRule(RetryAction(item.do), frozenset(item.codes or ()), reason, growth_of(item))
+
+
+def growth_of(item: RetryRuleSpec) -> tuple[ResourceGrowth, ...]:
+    """Return how a submitted retry rule increases resources."""
+    found = []
+    for name, stored in NAMES.items():
+        increase: Increase | None = getattr(item.resources, name, None)
+        if increase is not None:
+            most: int | None = getattr(item.max_resources, name, None)
+            amount = increase.amount or 0
+            found.append(ResourceGrowth(stored, increase.percent, amount, most))
+    return tuple(found)
+
+
+def concurrency_of(spec: JobSpec, project_id: int) -> ConcurrencyRule | None:
+    """Return the rule of the job's concurrency key, whose scope is the project."""
+    item = spec.concurrency
+    if item is None:
+        return None
+    starts = None if item.starts is None else StartRate(item.starts.count, item.starts.per_seconds)
+    return ConcurrencyRule(key_number(project_id, item.key), item.key, item.limit, starts)
 
 
 def waits_for_jobs(spec: JobSpec) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.domain.constraints import Constraint
+from controlplane.domain.placement.model.concurrency import ConcurrencyRule
 from controlplane.domain.state.states import Band
 
 _BITS = 63  # a positive bigint
@@ -31,6 +32,7 @@ class ShapeKey:
     placement_tags: Sequence[str] = ()
     coscheduled: bool = False
     allow_unsatisfiable: bool = False
+    concurrency: ConcurrencyRule | None = None
 
     def number(self) -> int:
         """Return the id of the shape: 63 bits of a digest, equal on all machines."""
@@ -50,4 +52,7 @@ class ShapeKey:
             self.coscheduled,
             self.allow_unsatisfiable,
         ]
+        # Shapes without a key keep the ids that they had before there were keys.
+        if self.concurrency is not None:
+            values.append(self.concurrency.as_dict())
         return json.dumps(values, sort_keys=True, separators=(",", ":"))

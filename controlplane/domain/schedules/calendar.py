@@ -61,7 +61,7 @@ class Calendar:
     def after(self, at: datetime) -> Iterator[datetime]:
         """Yield the instants after `at`, in order."""
         # In the hour that a clock change repeats, the library counts from its first pass.
-        for local in CronSim(self._cron, at.astimezone(self._zone)):
+        for local in _LocalCron(self._cron, at.astimezone(self._zone)):
             found = local.astimezone(UTC)
             if found > at:
                 yield found
@@ -82,6 +82,48 @@ class Calendar:
                 break
             found.append(instant)
         return found
+
+
+class _LocalCron(CronSim):
+    """Corrects the library where it moves by hours and minutes through a change of clocks.
+
+    It loses instants after a change of half an hour, and names those of a midnight that is skipped.
+    """
+
+    def advance_month(self) -> None:
+        super().advance_month()
+        self._leave_gap()
+
+    def advance_day(self) -> bool:
+        is_moved = super().advance_day()
+        self._leave_gap()
+        return is_moved
+
+    def advance_hour(self) -> bool:
+        if self.dt.hour in self.hours:
+            return False
+        while self.dt.hour not in self.hours:
+            # To the next full hour, which is not always an hour after the last one.
+            self.tick(seconds=3600 - 60 * self.dt.minute - self.dt.second)
+            if self.dt.hour == 0:
+                break
+        return True
+
+    def advance_minute(self) -> bool:
+        before = self.dt.replace(second=0)
+        is_moved = super().advance_minute()
+        if self.dt.utcoffset() != before.utcoffset():
+            # The library may have passed a minute that the change repeats.
+            self.dt = before
+            while self.dt.minute not in self.minutes:
+                self.tick(seconds=60)
+                if self.dt.minute == 0:
+                    break
+        return is_moved
+
+    def _leave_gap(self) -> None:
+        if self.dt.tzinfo is not None:
+            self.dt = self.dt.astimezone(UTC).astimezone(self.dt.tzinfo)
 
 
 def _read_zone(name: str) -> ZoneInfo:

@@ -63,7 +63,10 @@ class ChangeAttempt:
 
 @dataclass(frozen=True, slots=True)
 class ChangeTask:
-    """Change a task and its attempt; if `task_from == task_to`, only the attempt."""
+    """Change a task and its attempt; if `task_from == task_to`, only the attempt.
+
+    `resources`: the new request of its next attempts; None: as before.
+    """
 
     job_id: int
     group_id: int
@@ -83,13 +86,18 @@ class ChangeTask:
     started_at: datetime | None = None
     failure_reason: str = ""
     by_dependency: bool = False
+    resources: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceTasks:
-    """Place `counts[i]` waiting tasks of group `group_ids[i]` on cell `cell_ids[i]`."""
+    """Place `counts[i]` waiting tasks of group `group_ids[i]` on cell `cell_ids[i]`.
+
+    `shape_ids`: of the tasks; a group has several if retry rules increased requests.
+    """
 
     group_ids: Sequence[int] = ()
+    shape_ids: Sequence[int] = ()
     cell_ids: Sequence[int] = ()
     counts: Sequence[int] = ()
     avoid_cell_ids: Sequence[tuple[int, ...] | None] = ()
@@ -99,7 +107,11 @@ class PlaceTasks:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Create an attempt of one waiting task on a cell."""
+    """Create an attempt of one waiting task on a cell.
+
+    `concurrency_id`: of the concurrency key that it holds. `resources`: the request of the task, if
+    a retry rule increased it.
+    """
 
     uid: UUID
     task_id: int
@@ -109,6 +121,8 @@ class Placement:
     incarnation: str
     number: int
     index: int
+    concurrency_id: int | None = None
+    resources: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +162,10 @@ class RejectGroup:
 
 @dataclass(frozen=True, slots=True)
 class NominateTasks:
-    """Reserve capacity for `count` waiting tasks of a group on a cell."""
+    """Reserve capacity for `count` waiting tasks of a group with one shape on a cell."""
 
     group_id: int
+    shape_id: int
     cell_id: int
     count: int
     until: datetime

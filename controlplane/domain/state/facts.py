@@ -6,6 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from controlplane.contract.states import TaskState
+from controlplane.domain.state.growth import GrowthRoom
 from controlplane.domain.state.retry_rules import RetryRule
 from controlplane.domain.state.states import CellState, Exclusive, MassLoss
 from controlplane.domain.state.transitions import Counters, RetryLimits
@@ -34,7 +35,11 @@ class AttemptFacts:
 
 @dataclass(frozen=True, slots=True)
 class TaskFacts:
-    """A task with its budgets and its current attempt. `avoid_cell_ids`: the latest cell last."""
+    """A task with its budgets and its current attempt. `avoid_cell_ids`: the latest cell last.
+
+    `resources`: its request, known only if the group has retry rules. `room`: what its pool can
+    ever run, known only for the end of an attempt after which a rule may increase the request.
+    """
 
     task_id: int
     group_id: int
@@ -48,6 +53,8 @@ class TaskFacts:
     timeout_is_lifetime: bool = False
     avoid_cell_ids: tuple[int, ...] = ()
     retry_rules: tuple[RetryRule, ...] = ()
+    resources: Resources | None = None
+    room: GrowthRoom | None = None
 
 
 @dataclass(frozen=True, slots=True)

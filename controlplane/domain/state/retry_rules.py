@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.domain.state.growth import GrownRequest, ResourceGrowth, read_growth
 from controlplane.domain.state.states import Reason, RetryAction
 
 RULED_REASONS = (
@@ -25,11 +26,15 @@ RULED_REASONS = (
 
 @dataclass(frozen=True, slots=True)
 class RetryRule:
-    """One rule. Without `codes` it matches any exit code, without `reason` any reason."""
+    """One rule. Without `codes` it matches any exit code, without `reason` any reason.
+
+    `growth`: of the request for the next attempts.
+    """
 
     action: RetryAction
     codes: frozenset[int] = frozenset()
     reason: Reason | None = None
+    growth: tuple[ResourceGrowth, ...] = ()
 
     def matches(self, reason: Reason, exit_code: int | None) -> bool:
         """Return whether an end for `reason` with `exit_code` meets all conditions of the rule."""
@@ -44,6 +49,8 @@ class RetryRule:
             found["codes"] = sorted(self.codes)
         if self.reason is not None:
             found["reason"] = self.reason.value
+        if self.growth:
+            found["resources"] = {item.name: item.as_dict() for item in self.growth}
         return found
 
 
@@ -53,13 +60,22 @@ class MatchedRule:
 
     number: int
     action: RetryAction
+    growth: tuple[ResourceGrowth, ...] = ()
 
-    def describe(self, *, is_retried: bool) -> str:
-        """Return the effect of the rule for the history."""
-        name = f"rule {self.number} of on_exit"
+    @property
+    def name(self) -> str:
+        """Return how texts name it."""
+        return f"rule {self.number} of on_exit"
+
+    def describe(self, *, is_retried: bool, grown: GrownRequest | None = None) -> str:
+        """Return the effect of the rule for the history; `grown`: the request of the retry."""
         if self.action is RetryAction.FAIL:
-            return f"{name} fails the task"
-        return f"{name} retries the task" if is_retried else f"{name} retries, but no retry is left"
+            return f"{self.name} fails the task"
+        if grown is not None and grown.refusal:
+            return f"{self.name} {grown.refusal}: the task fails"
+        if not is_retried:
+            return f"{self.name} retries, but no retry is left"
+        return f"{self.name} retries the task" + (f": {grown.text}" if grown is not None else "")
 
 
 def read_rules(stored: Iterable[Mapping[str, Any]]) -> tuple[RetryRule, ...]:
@@ -69,6 +85,7 @@ def read_rules(stored: Iterable[Mapping[str, Any]]) -> tuple[RetryRule, ...]:
             action=RetryAction(item["do"]),
             codes=frozenset(item.get("codes", ())),
             reason=Reason(item["reason"]) if "reason" in item else None,
+            growth=read_growth(item.get("resources", {})),
         )
         for item in stored
     )
@@ -80,5 +97,5 @@ def match_rule(
     """Return the first rule that matches an end, if any."""
     for number, rule in enumerate(rules, 1):
         if rule.matches(reason, exit_code):
-            return MatchedRule(number, rule.action)
+            return MatchedRule(number, rule.action, rule.growth)
     return None

@@ -216,7 +216,7 @@ class Reason(StrEnum):
 REASONS: dict[Reason, str] = {
     Reason.SUBMITTED: "submitted",
     Reason.PLACED: "placed on a cell",
-    Reason.BUILDING: "the cell prepares its container",
+    Reason.BUILDING: "the cell prepares its start",
     Reason.RUNNER_PHASE: "its runner reported another phase",
     Reason.TRY_FAILED: "a stage failed on its cell, which tries it again",
     Reason.PHASES_LEFT_OUT: "some phases in quick succession were left out",
@@ -244,7 +244,7 @@ REASONS: dict[Reason, str] = {
     Reason.PARENT_ENDED: "the parent of its job ended",
     Reason.DEPENDENCY_FAILED: "a dependency of its group can no longer be met",
     Reason.JOB_DEPENDENCY_FAILED: "a dependency on another job can no longer be met",
-    Reason.REPLACED: "replaced by a later job of the same name",
+    Reason.REPLACED: "replaced by a later job",
     Reason.SCHEDULING_DEADLINE: "could not be placed within the scheduling timeout",
     Reason.REJECTED: "can never be placed",
     Reason.CACHE_HIT: "its result was found in the cache",
@@ -253,10 +253,10 @@ REASONS: dict[Reason, str] = {
     Reason.GANG_SIBLING_FAILED: "another member of its gang failed",
     Reason.GANG_REQUEUED: "its gang fell below the minimum and is started again",
     Reason.LEASE_OVER: "ended by its guard before its cell's lease expired",
-    Reason.BUILD_TIMEOUT: "pulling or creating its container took too long",
+    Reason.BUILD_TIMEOUT: "pulling its image or creating it took too long",
     Reason.STOPPED_UNASKED: "its cell stopped it without an order",
-    Reason.STOP_FORCED: "its stop was not confirmed in time, so its container is killed at once",
-    Reason.RELEASED: "its container is confirmed gone",
+    Reason.STOP_FORCED: "its stop was not confirmed in time, so it is killed at once",
+    Reason.RELEASED: "it is confirmed gone from its cell",
     Reason.RELEASED_BY_OPERATOR: "released by an operator",
     Reason.HELD: "held: its waiting tasks are not placed",
     Reason.HOLD_RELEASED: "released from its hold",
@@ -270,6 +270,14 @@ FAILURE_REASONS: dict[Reason, str] = {
     Reason.SCHEDULING_DEADLINE: REASONS[Reason.START_EXPIRED],
 }
 """Failure reasons that Diego's clients expect, if they differ from the text of the reason."""
+
+
+_TEXTS: dict[str, str] = {reason.value: text for reason, text in REASONS.items()}
+
+
+def text_of_reason(name: str) -> str:
+    """Return the text of a reason; a name that is no reason is its own text."""
+    return _TEXTS.get(name, name)
 
 
 def failure_reason_of(reason: Reason) -> str:

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from controlplane.contract.states import FailureKind, TaskState
 from controlplane.domain.state.backoff import wait_seconds
 from controlplane.domain.state.effects import ChangeAttempt, ChangeTask, Step
 from controlplane.domain.state.facts import TaskFacts
+from controlplane.domain.state.growth import GrownRequest, grow
 from controlplane.domain.state.phases import PhaseSequence, PhaseStep
 from controlplane.domain.state.retry_rules import MatchedRule, match_rule
 from controlplane.domain.state.states import (
@@ -26,6 +28,7 @@ from controlplane.domain.state.transitions import (
     is_ruled,
     works_again,
 )
+from controlplane.spec.parts import GROWABLE_REASONS
 
 MOST_AVOIDED = 16
 """Maximum number of cells that a task avoids: the latest on which it failed."""
@@ -72,15 +75,7 @@ def change_task(
     is_active = facts.state in ACTIVE
     ran = (finished_at - started_at).total_seconds() if started_at and is_active else 0.0
     matched = _matched_rule(facts, event, cause, report)
-    outcome = advance(
-        facts.state,
-        event,
-        counters=facts.counters,
-        limits=_limits(facts.limits, cause, matched),
-        ran_seconds=ran,
-        is_final=facts.at_most_once and not cause.never_created,
-        action=matched.action if matched else None,
-    )
+    outcome, grown = _advance(facts, event, cause, matched, ran)
     change = None
     if attempt is not None and outcome.attempt is not None:
         ended = outcome.attempt in TERMINAL
@@ -109,15 +104,18 @@ def change_task(
         task_to=outcome.task,
         counters=outcome.counters,
         at=now,
-        steps=_steps(facts, outcome, _explained(cause, matched, outcome), now, report, phases),
+        steps=_steps(
+            facts, outcome, _explained(cause, matched, outcome, grown), now, report, phases
+        ),
         attempt=change,
         attempt_open=attempt is not None and (change is None or change.release is None),
         not_before=_not_before(facts, outcome, now),
         avoid_cell_ids=_avoided(facts, event, cause, outcome, ran),
         prefer_cell_id=attempt.cell_id if attempt and prefers_cell else None,
         started_at=started_at,
-        failure_reason=_failure_reason(outcome, cause, matched),
+        failure_reason=_failure_reason(outcome, cause, matched, grown),
         by_dependency=cause.by_dependency,
+        resources=None if grown is None or grown.refusal else grown.resources,
     )
 
 
@@ -174,6 +172,45 @@ def _matched_rule(
     if cause.is_final or not facts.retry_rules or not is_ruled(facts.state, event):
         return None
     return match_rule(facts.retry_rules, cause.reason, report.exit_code if report else None)
+
+
+def _advance(
+    facts: TaskFacts,
+    event: Event,
+    cause: ChangeCause,
+    matched: MatchedRule | None,
+    ran_seconds: float,
+) -> tuple[TransitionResult, GrownRequest | None]:
+    """Return the transition, and the request of a retry whose rule increases it.
+
+    The task fails if nothing can ever run that request.
+    """
+    proceed = partial(
+        advance,
+        facts.state,
+        event,
+        counters=facts.counters,
+        limits=_limits(facts.limits, cause, matched),
+        ran_seconds=ran_seconds,
+        is_final=facts.at_most_once and not cause.never_created,
+    )
+    outcome = proceed(action=matched.action if matched else None)
+    grown = _grown(facts, cause, matched, outcome)
+    if grown is not None and grown.refusal:
+        outcome = proceed(action=RetryAction.FAIL)
+    return outcome, grown
+
+
+def _grown(
+    facts: TaskFacts, cause: ChangeCause, matched: MatchedRule | None, outcome: TransitionResult
+) -> GrownRequest | None:
+    """Return the request of a retry after a failure of the program, if its rule increases it."""
+    if matched is None or not matched.growth or facts.resources is None:
+        return None
+    is_failure = outcome.charged is RetryBudget.FAILURE and cause.reason in GROWABLE_REASONS
+    if outcome.task is not TaskState.PENDING or not is_failure:
+        return None
+    return grow(matched.growth, facts.resources, facts.room)
 
 
 def _limits(limits: RetryLimits, cause: ChangeCause, matched: MatchedRule | None) -> RetryLimits:
@@ -247,21 +284,31 @@ def _not_before(facts: TaskFacts, outcome: TransitionResult, now: datetime) -> d
 
 
 def _explained(
-    cause: ChangeCause, matched: MatchedRule | None, outcome: TransitionResult
+    cause: ChangeCause,
+    matched: MatchedRule | None,
+    outcome: TransitionResult,
+    grown: GrownRequest | None,
 ) -> ChangeCause:
     """Return the cause with the effect of the retry rule in the message of the history."""
     if matched is None:
         return cause
-    effect = matched.describe(is_retried=outcome.task is TaskState.PENDING)
+    effect = matched.describe(is_retried=outcome.task is TaskState.PENDING, grown=grown)
     return replace(cause, message=f"{cause.message}: {effect}" if cause.message else effect)
 
 
 def _failure_reason(
-    outcome: TransitionResult, cause: ChangeCause, matched: MatchedRule | None
+    outcome: TransitionResult,
+    cause: ChangeCause,
+    matched: MatchedRule | None,
+    grown: GrownRequest | None,
 ) -> str:
     if outcome.task not in TERMINAL or outcome.task is TaskState.SUCCEEDED:
         return ""
     text = cause.failure_reason or failure_reason_of(cause.reason)
+    if matched is not None and grown is not None and grown.refusal:
+        has_factor = any(item.percent is not None for item in matched.growth)
+        bound = "; max_resources of the rule bounds its growth" if has_factor else ""
+        return f"{text} (not retried: {matched.name} {grown.refusal}{bound})"
     if matched is None or matched.action is not RetryAction.FAIL:
         return text
     return f"{text} (not retried: rule {matched.number} of on_exit)"

@@ -12,6 +12,7 @@ from django.conf import settings
 from controlplane import clock
 from controlplane.contract.messages.orders import GroupSpec, Input
 from controlplane.domain.cells.signed_links import VALID_SECONDS, link_key, sign_link
+from controlplane.domain.cells.sync import GrownSpec
 from controlplane.queries.attempts.artifacts import fetchable_path
 from controlplane.queries.sql import decoded, rows
 
@@ -55,14 +56,28 @@ def browser_link(uid: UUID, item: Mapping[str, Any], *, now: datetime) -> str | 
 
 @dataclass(frozen=True, slots=True)
 class GroupSpecs:
-    """Definitions of groups by id, and the errors of unreadable ones."""
+    """Definitions by id, which is that of the group or of a `GrownSpec`, and errors by group."""
 
     read: dict[int, GroupSpec] = field(default_factory=dict)
     unreadable: dict[int, str] = field(default_factory=dict)
 
 
-def load_group_specs(group_ids: Iterable[int]) -> GroupSpecs:
-    """Return the definitions of groups, without unknown ones; links are signed now."""
+def load_group_specs(group_ids: Iterable[int], grown: Iterable[GrownSpec] = ()) -> GroupSpecs:
+    """Return the definitions of groups, without unknown ones; links are signed now.
+
+    Also those of the `grown` requests of tasks, each under its own id.
+    """
+    variants = {item.spec_id: item for item in grown}
+    wanted = {*group_ids} | {item.group_id for item in variants.values()}
+    specs = _load_groups(wanted)
+    for spec_id, item in variants.items():
+        spec = specs.read.get(item.group_id)
+        if spec is not None:
+            specs.read[spec_id] = replace(spec, id=spec_id, resources=item.resources)
+    return specs
+
+
+def _load_groups(group_ids: Iterable[int]) -> GroupSpecs:
     found = rows(
         """
         SELECT g.id, g.job_id, j.name, g.name, g.replicas, g.resources, g.launch, p.input_networks

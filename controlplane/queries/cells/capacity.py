@@ -33,9 +33,9 @@ def load_usage(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
     """What unreleased attempts hold of each cell: computed, never a stored counter."""
     held = rows(
         """
-        SELECT h.cell_id, g.resources, h.count FROM (
-            SELECT cell_id, group_id, count(*) FROM controlplane_attempt
-            WHERE cell_id = ANY(%s) AND released_at IS NULL GROUP BY cell_id, group_id
+        SELECT h.cell_id, COALESCE(h.resources, g.resources), h.count FROM (
+            SELECT cell_id, group_id, resources, count(*) FROM controlplane_attempt
+            WHERE cell_id = ANY(%s) AND released_at IS NULL GROUP BY cell_id, group_id, resources
         ) h JOIN controlplane_taskgroup g ON g.id = h.group_id
         """,
         [list(cell_ids)],
@@ -47,11 +47,12 @@ def load_reserved(cell_ids: Sequence[int], *, now: datetime) -> dict[int, dict[s
     """Return what is reserved on each cell for tasks that wait."""
     found = rows(
         f"""
-        SELECT n.cell_id, g.resources, n.count FROM (
-            SELECT nominated_cell_id AS cell_id, group_id, count(*) FROM controlplane_task
+        SELECT n.cell_id, COALESCE(n.resources, g.resources), n.count FROM (
+            SELECT nominated_cell_id AS cell_id, group_id, resources, count(*)
+            FROM controlplane_task
             WHERE nominated_cell_id = ANY(%s) AND state = {TaskState.PENDING:d}
               AND nominated_until > %s
-            GROUP BY 1, 2
+            GROUP BY 1, 2, 3
         ) n JOIN controlplane_taskgroup g ON g.id = n.group_id
         """,
         [list(cell_ids), now],
@@ -65,7 +66,7 @@ def effective_reservation(reserved: int, used: int, capacity: int) -> int:
 
 
 def _sums_by_cell(found: Iterable[tuple[Any, ...]]) -> dict[int, dict[str, int]]:
-    """Add up rows of a cell, the resources of a group, and the number of its tasks there."""
+    """Add up rows of a cell, a request, and the number of tasks with it there."""
     sums: dict[int, dict[str, int]] = {}
     for cell_id, resources, count in found:
         cell = sums.setdefault(cell_id, {})

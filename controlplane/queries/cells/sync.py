@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from controlplane.contract.states import STATE_OF
-from controlplane.domain.cells.sync import ExpectedAttempt
+from controlplane.domain.cells.sync import ExpectedAttempt, GrownSpec
 from controlplane.domain.state.states import CellState
-from controlplane.queries.sql import rows
+from controlplane.queries.sql import decoded, rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,19 @@ def load_standings(cell_ids: Sequence[int]) -> dict[int, CellStatus]:
     return found
 
 
-def load_wanted(cell_ids: Sequence[int]) -> dict[int, list[ExpectedAttempt]]:
-    """Return the unreleased attempts of each cell's current incarnation."""
+def load_wanted(
+    cell_ids: Sequence[int],
+) -> tuple[dict[int, list[ExpectedAttempt]], dict[int, GrownSpec]]:
+    """Return the unreleased attempts of each cell's current incarnation.
+
+    Also, by id, the definitions of those whose request a retry rule increased.
+    """
     found = rows(
         """
         SELECT a.cell_id, a.uid, a.group_id, a.task_id, t.index, a.number, a.state, a.created_at,
                a.start_before, a.stop_reason,
                a.stop_forced_at IS NOT NULL,
-               COALESCE((g.launch->>'stop_grace_seconds')::float, 10)
+               COALESCE((g.launch->>'stop_grace_seconds')::float, 10), a.resources
         FROM controlplane_attempt a
         JOIN controlplane_cell c ON c.id = a.cell_id AND c.incarnation = a.incarnation
         JOIN controlplane_task t ON t.id = a.task_id
@@ -60,7 +65,12 @@ def load_wanted(cell_ids: Sequence[int]) -> dict[int, list[ExpectedAttempt]]:
         [list(cell_ids)],
     )
     wanted: dict[int, list[ExpectedAttempt]] = {}
-    for cell_id, uid, group_id, task_id, index, number, state, *rest in found:
-        item = ExpectedAttempt(str(uid), group_id, task_id, index, number, STATE_OF[state], *rest)
+    grown: dict[int, GrownSpec] = {}
+    for cell_id, uid, spec_id, task_id, index, number, state, *rest, resources in found:
+        if resources is not None:
+            spec = GrownSpec(spec_id, decoded(resources))
+            spec_id = spec.spec_id
+            grown[spec_id] = spec
+        item = ExpectedAttempt(str(uid), spec_id, task_id, index, number, STATE_OF[state], *rest)
         wanted.setdefault(cell_id, []).append(item)
-    return wanted
+    return wanted, grown

@@ -69,7 +69,7 @@ MAX_TASKS_OF_SHAPE = 20_000
 """Tasks of a shape that count as wanted: more than an autoscaler adds cells for at once."""
 
 # More cells help a task that waits for capacity, or whose pool has no ready cell; they do not help
-# one that is larger than every cell, matches none, or waits for a quota or for tokens.
+# one that is larger than every cell, matches none, or waits for a quota, tokens or its key.
 _HELPED_BY_CELLS = f"""
     CASE coalesce(why.reason ->> 'code', '{QUEUE_POSITION}')
         WHEN '{NO_CELL_MATCHES}' THEN (why.reason ->> 'ready_cells')::int = 0

@@ -21,9 +21,11 @@ from controlplane.domain.integrity.rows import (
     CacheUseRecord,
     CellRecord,
     DependencyRecord,
+    FiringRecord,
     GroupRecord,
     IntegrityRows,
     JobRecord,
+    KeyRecord,
     StepRecord,
     StoredTotalRecord,
     TaskCounts,
@@ -99,13 +101,21 @@ def check_database() -> Iterator[InvariantViolation]:
             after = page.reached
         yield from find_violations(load_cells())
         yield from find_violations(load_wrong_totals())
+        yield from find_violations(load_keys())
+        yield from find_violations(load_wrong_firings())
         yield from find_violations(_load_orphans(), among=[linked])
 
 
 def check_all() -> list[InvariantViolation]:
     """Return every violation of a small database, in a few statements, for frequent checks."""
     job_ids = [job_id for (job_id,) in rows("SELECT id FROM controlplane_job ORDER BY id")]
-    parts = (load_jobs(job_ids), load_cells(), load_wrong_totals())
+    parts = (
+        load_jobs(job_ids),
+        load_cells(),
+        load_wrong_totals(),
+        load_keys(),
+        load_wrong_firings(),
+    )
     return [violation for part in parts for violation in find_violations(part)]
 
 
@@ -181,6 +191,16 @@ def load_wrong_totals(
     """Return at most `limit` totals that differ from their sizes, of all projects or `among`."""
     found = rows(_WRONG_TOTALS, {"among": among and list(among), "limit": limit})
     return IntegrityRows(totals=[StoredTotalRecord(*row) for row in found])
+
+
+def load_keys() -> IntegrityRows:
+    """Return the concurrency keys that attempts hold."""
+    return IntegrityRows(keys=[KeyRecord(*row) for row in rows(_KEYS)])
+
+
+def load_wrong_firings() -> IntegrityRows:
+    """Return the instants of schedules whose job is another one, or that of another instant."""
+    return IntegrityRows(firings=[FiringRecord(*row) for row in rows(_WRONG_FIRINGS)])
 
 
 def _dependency(*row: Any) -> DependencyRecord:
@@ -277,10 +297,40 @@ WHERE coalesce(t.total_bytes, 0) <> coalesce(s.counted_bytes, 0)
 ORDER BY project_id LIMIT %(limit)s
 """
 
+_KEYS = """
+SELECT s.project_id, s.concurrency ->> 'key', count(*),
+       CASE WHEN bool_and(s.concurrency ->> 'limit' IS NOT NULL)
+            THEN max((s.concurrency ->> 'limit')::bigint) END
+FROM controlplane_attempt a
+JOIN controlplane_task t ON t.id = a.task_id
+JOIN controlplane_shape s ON s.id = t.shape_id
+WHERE a.concurrency_id IS NOT NULL AND a.released_at IS NULL
+GROUP BY a.concurrency_id, s.project_id, s.concurrency ->> 'key' ORDER BY 1, 2
+"""
+
+# The guid of each instant, with its fraction of a second if it has one (a run by hand).
+_WRONG_FIRINGS = """
+SELECT * FROM (
+    SELECT f.id, s.project_id,
+           s.name || '/' || to_char(f.at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS')
+           || CASE WHEN f.at = date_trunc('second', f.at) THEN '' ELSE to_char(f.at, '.US') END
+           || 'Z' AS guid,
+           f.job_id, j.project_id AS job_project, j.guid AS job_guid,
+           count(*) OVER (PARTITION BY f.job_id) AS starts
+    FROM controlplane_schedulefiring f
+    JOIN controlplane_schedule s ON s.id = f.schedule_id
+    LEFT JOIN controlplane_job j ON j.id = f.job_id
+    WHERE f.job_id IS NOT NULL
+) w
+WHERE starts > 1
+   OR job_project IS NOT NULL AND (job_project, job_guid) IS DISTINCT FROM (project_id, guid)
+ORDER BY id
+"""
+
 _USAGE = """
-SELECT h.cell_id, g.resources, h.count FROM (
-    SELECT a.cell_id, a.group_id, count(*) FROM controlplane_attempt a
+SELECT h.cell_id, COALESCE(h.resources, g.resources), h.count FROM (
+    SELECT a.cell_id, a.group_id, a.resources, count(*) FROM controlplane_attempt a
     JOIN controlplane_cell c ON c.id = a.cell_id AND c.incarnation = a.incarnation
-    WHERE a.released_at IS NULL GROUP BY a.cell_id, a.group_id
+    WHERE a.released_at IS NULL GROUP BY a.cell_id, a.group_id, a.resources
 ) h JOIN controlplane_taskgroup g ON g.id = h.group_id
 """

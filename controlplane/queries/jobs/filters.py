@@ -2,9 +2,11 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from controlplane.contract.states import TaskState
+from controlplane.queries.history_ranges import find_changed_jobs
 from controlplane.queries.search import find_job_ids
 
 
@@ -13,7 +15,8 @@ class JobFilter:
     """Filters of listed jobs; an empty field does not filter.
 
     `readable`: ids of the projects whose jobs the caller may read; None: all. `owner`: name of
-    the submitter. `ids`: only these jobs. `search`: see `queries.search`.
+    the submitter. `ids`: only these jobs. `search`: see `queries.search`. `since`: with a change of
+    their own state at or after this time.
     """
 
     readable: Collection[int] | None = None
@@ -25,10 +28,11 @@ class JobFilter:
     ids: Collection[int] | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     search: str | None = None
+    since: datetime | None = None
 
 
 def conditions_of(wanted: JobFilter) -> tuple[list[str], list[Any]]:
-    """Return conditions on rows `j` of jobs, and their parameters."""
+    """Return conditions on rows `j` of jobs, and their parameters. Raise InvalidSpec."""
     conditions: list[str] = []
     parameters: list[Any] = []
     if wanted.readable is not None:
@@ -56,6 +60,9 @@ def conditions_of(wanted: JobFilter) -> tuple[list[str], list[Any]]:
     if wanted.search is not None:
         conditions.append("j.id = ANY(%s)")
         parameters.append(find_job_ids(wanted.search.strip(), readable=wanted.readable))
+    if wanted.since is not None:
+        conditions.append("j.id = ANY(%s)")
+        parameters.append(find_changed_jobs(wanted.since))
     for key, value in wanted.labels.items():
         conditions.append("j.labels ->> %s = %s")
         parameters += [key, value]

@@ -173,7 +173,7 @@ def capacity_shapes(spec: JobSpec, pool: AdmissionPool) -> Iterator[Shape]:
 
 
 # Cell c satisfies shape s apart from capacity: task type, labels, tags in both directions.
-_MATCHES = """
+CELL_MATCHES = """
 c.pool_id = s.pool_id AND s.task_type = ANY (c.task_types) AND NOT EXISTS (
     SELECT FROM unnest(c.tags) AS t (tag)
     WHERE right(t.tag, 1) <> '?' AND NOT s.tags::jsonb ? t.tag
@@ -205,11 +205,11 @@ SELECT
             %(tags)s::text[], %(constraints)s::text[])
             AS s (pool_id, task_type, resources, tags, constraints)
         WHERE NOT EXISTS (
-            SELECT FROM controlplane_cell c WHERE {_MATCHES} AND NOT EXISTS (
+            SELECT FROM controlplane_cell c WHERE {CELL_MATCHES} AND NOT EXISTS (
                 SELECT FROM jsonb_each_text(s.resources::jsonb) AS r (name, amount)
                 WHERE coalesce((c.capacity ->> r.name)::bigint, 0) < r.amount::bigint
             )
-        ) AND EXISTS (SELECT FROM controlplane_cell c WHERE {_MATCHES})
+        ) AND EXISTS (SELECT FROM controlplane_cell c WHERE {CELL_MATCHES})
     )
 """
 
@@ -324,14 +324,14 @@ def _find_named(
 
 
 # Arrays of PostgreSQL begin at 1, counts at state 0.
-_OPEN_COUNT = " + ".join(f"g.counts[{state + 1}]" for state in sorted(OPEN))
+OPEN_COUNT = " + ".join(f"g.counts[{state + 1}]" for state in sorted(OPEN))
 
 
 def count_open_tasks_of(user_id: int) -> int:
     """Return the number of open tasks of a user's unfinished jobs."""
     found = scalar(
         f"""
-        SELECT coalesce(sum({_OPEN_COUNT}), 0)
+        SELECT coalesce(sum({OPEN_COUNT}), 0)
         FROM controlplane_job j JOIN controlplane_taskgroup g ON g.job_id = j.id
         WHERE j.owner_id = %s AND j.finished_at IS NULL
         """,

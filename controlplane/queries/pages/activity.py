@@ -88,9 +88,9 @@ def load_activity(wanted: ActivityFilter, *, before: int | None = None, limit: i
             WHERE {KINDS[wanted.kind] if wanted.kind else "true"}
               AND (%(reason)s::text IS NULL OR h.reason = %(reason)s)
               AND (%(since)s::timestamptz IS NULL OR h.at >= %(since)s)
-              AND (%(cell)s::bigint IS NULL OR EXISTS (
-                SELECT FROM controlplane_attempt a
-                WHERE a.uid = h.attempt_uid AND a.cell_id = %(cell)s))
+              -- Not EXISTS, for which all attempts of the cell are read.
+              AND (%(cell)s::bigint IS NULL OR %(cell)s = (
+                SELECT a.cell_id FROM controlplane_attempt a WHERE a.uid = h.attempt_uid))
             ORDER BY h.id DESC LIMIT {limit}
         ) h
         LEFT JOIN controlplane_task t ON t.id = h.task_id
@@ -101,7 +101,7 @@ def load_activity(wanted: ActivityFilter, *, before: int | None = None, limit: i
         """,
         values,
     )
-    changes = [_with_job(row._asdict()) for row in found]
+    changes = [(read_change(row[:-1]), row.job_name) for row in found]
     if len(found) == limit:
         return Activity(changes, found[-1].id)
     last = rows(
@@ -113,8 +113,3 @@ def load_activity(wanted: ActivityFilter, *, before: int | None = None, limit: i
     )
     is_end = not last or (wanted.since is not None and last[0][1] < wanted.since)
     return Activity(changes, None if is_end else last[0][0])
-
-
-def _with_job(columns: dict[str, object]) -> tuple[Change, str]:
-    name = str(columns.pop("job_name"))
-    return read_change(columns), name

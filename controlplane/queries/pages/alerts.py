@@ -10,10 +10,46 @@ from django.db.models import Q
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.alerts import AlertSubject, SubjectKind
-from controlplane.models import Attempt, Cell, ImageFailure, Job, Pool, Shape, Task, TaskGroup
+from controlplane.domain.errors import NotFound
+from controlplane.models import (
+    Alert,
+    Attempt,
+    Cell,
+    ImageFailure,
+    Job,
+    Pool,
+    Shape,
+    Task,
+    TaskGroup,
+)
 from controlplane.queries.sql import rows
 
 _SEARCHED_ATTEMPTS = 10_000
+
+
+def list_alerts(
+    *,
+    is_open: bool | None = None,
+    kind: str | None = None,
+    subject: str | None = None,
+    before: int | None = None,
+    limit: int,
+) -> list[Alert]:
+    """Return alerts, newest first, older than `before`."""
+    conditions = {"kind": kind, "subject": subject, "pk__lt": before}
+    found = Alert.objects.filter(**{name: it for name, it in conditions.items() if it is not None})
+    if is_open is not None:
+        found = found.filter(cleared_at__isnull=is_open)
+    return list(found.order_by("-pk")[:limit])
+
+
+def get_alert(alert_id: int) -> Alert:
+    """Return an alert. Raise NotFound."""
+    found = Alert.objects.filter(pk=alert_id).first()
+    if found is None:
+        raise NotFound(f"there is no alert {alert_id}")
+    return found
+
 
 PageKey = tuple[str, Any, str]
 """A model, the key of a row, and its text."""

@@ -78,10 +78,21 @@ def _oldest_jobs(state: S) -> str:
         """
 
 
+def _first_waiting(which: str) -> str:
+    """Return a SELECT of the first waiting task of group `g` that `which` selects by an index."""
+    return f"""
+        SELECT id, greatest(updated_at, g.startable_at) AS since FROM controlplane_task
+        WHERE {which} AND group_id = g.id AND state = {S.PENDING:d}
+          AND NOT attempt_open AND (not_before IS NULL OR not_before <= %(now)s)
+        ORDER BY index LIMIT 1
+        """
+
+
 def find_oldest_waiting(limit: int, *, now: datetime) -> dict[int, datetime]:
     """Return the tasks that have waited longest, with the time since when they could start.
 
-    Of each group, the first waiting task counts, and of all jobs the oldest ones.
+    Of each group, the first waiting task counts, and the first that has grown; of all jobs, the
+    oldest ones.
     """
     found = rows(
         f"""
@@ -97,10 +108,8 @@ def find_oldest_waiting(limit: int, *, now: datetime) -> dict[int, datetime]:
               AND counts[{S.PENDING + 1}] > 0 OFFSET 0
         ) g
         CROSS JOIN LATERAL (
-            SELECT id, greatest(updated_at, g.startable_at) AS since FROM controlplane_task
-            WHERE shape_id = g.shape_id AND group_id = g.id AND state = {S.PENDING:d}
-              AND NOT attempt_open AND (not_before IS NULL OR not_before <= %(now)s)
-            ORDER BY index LIMIT 1
+            ({_first_waiting("shape_id = g.shape_id")})
+            UNION ALL ({_first_waiting("resources IS NOT NULL")})
         ) t
         ORDER BY t.since, t.id LIMIT %(limit)s
         """,

@@ -19,12 +19,13 @@ from controlplane.queries.sql import decoded, rows, scalar
 
 # What unreleased attempts hold, all pools together: one row for each owner, project and request.
 _HELD = """
-SELECT j.owner_id, j.project_id, p.domain_id, g.resources, sum(h.count)::bigint,
+SELECT j.owner_id, j.project_id, p.domain_id, COALESCE(h.resources, g.resources),
+       sum(h.count)::bigint,
        CASE WHEN %(jobs)s THEN array_agg(DISTINCT g.job_id) END,
        CASE WHEN %(jobs)s THEN array_agg(DISTINCT g.job_id) FILTER (WHERE h.is_open) END
 FROM (
-    SELECT group_id, count(*), bool_or(finished_at IS NULL) AS is_open
-    FROM controlplane_attempt WHERE released_at IS NULL GROUP BY group_id
+    SELECT group_id, resources, count(*), bool_or(finished_at IS NULL) AS is_open
+    FROM controlplane_attempt WHERE released_at IS NULL GROUP BY group_id, resources
 ) h
 JOIN controlplane_taskgroup g ON g.id = h.group_id
 JOIN controlplane_job j ON j.id = g.job_id
@@ -114,13 +115,14 @@ def load_reservations_elsewhere(pool_id: int, now: datetime) -> tuple[QuotaReser
     """Return the quota that other pools reserve for nominated tasks that have no attempt."""
     found = rows(
         f"""
-        SELECT j.id, j.band, j.owner_id, j.project_id, p.domain_id, g.resources, w.count
+        SELECT j.id, j.band, j.owner_id, j.project_id, p.domain_id,
+               COALESCE(w.resources, g.resources), w.count
         FROM (
-            SELECT group_id, count(*) FROM controlplane_task
+            SELECT group_id, resources, count(*) FROM controlplane_task
             WHERE nominated_cell_id IS NOT NULL AND state = {TaskState.PENDING:d}
               AND NOT attempt_open AND NOT cache_blocked
               AND (not_before IS NULL OR not_before <= %(now)s) AND nominated_until > %(now)s
-            GROUP BY group_id
+            GROUP BY group_id, resources
         ) w
         JOIN controlplane_taskgroup g ON g.id = w.group_id
         JOIN controlplane_job j ON j.id = g.job_id

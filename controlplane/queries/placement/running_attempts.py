@@ -42,8 +42,9 @@ def load_held(cell_ids: Sequence[int]) -> CellAttempts:
     """All unreleased attempts on the cells, and elsewhere those of gangs with members on them."""
     found = rows(
         f"""
-        SELECT a.task_id, a.job_id, a.group_id, a.cell_id, j.band, g.resources, j.owner_id,
-               j.project_id, p.domain_id, COALESCE(a.started_at, a.created_at),
+        SELECT a.task_id, a.job_id, a.group_id, a.cell_id, j.band,
+               COALESCE(a.resources, g.resources), j.owner_id, j.project_id, p.domain_id,
+               COALESCE(a.started_at, a.created_at),
                COALESCE((g.launch->>'stop_grace_seconds')::float8, 10),
                j.coscheduled, NOT g.at_most_once, a.state = {S.ASSIGNED:d},
                COALESCE(a.started_at, a.created_at) + make_interval(secs => g.timeout_seconds),
@@ -100,16 +101,16 @@ def load_held(cell_ids: Sequence[int]) -> CellAttempts:
     return held
 
 
-def count_without_room(group_ids: Iterable[int], *, now: datetime) -> dict[int, int]:
-    """By group, the tasks that could be placed now and for which no room is kept."""
+def count_without_room(group_ids: Iterable[int], *, now: datetime) -> dict[tuple[int, int], int]:
+    """Return by group and shape the tasks that could be placed now and have no reservation."""
     found = rows(
         f"""
-        SELECT group_id, count(*) FROM controlplane_task
+        SELECT group_id, shape_id, count(*) FROM controlplane_task
         WHERE group_id = ANY(%s) AND state = {S.PENDING:d} AND NOT attempt_open
           AND NOT cache_blocked AND nominated_cell_id IS NULL
           AND (not_before IS NULL OR not_before <= %s)
-        GROUP BY group_id
+        GROUP BY group_id, shape_id
         """,
         [sorted(set(group_ids)), now],
     )
-    return dict(found)
+    return {(group_id, shape_id): count for group_id, shape_id, count in found}

@@ -11,6 +11,7 @@ from typing import Any
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.constraints import Constraint
 from controlplane.domain.placement.cycle.prefilter import PrefilterResult
+from controlplane.domain.placement.model.concurrency import ConcurrencyRule
 from controlplane.domain.placement.model.policy import PoolPolicy
 from controlplane.domain.placement.model.snapshot import (
     GangFacts,
@@ -26,6 +27,7 @@ from controlplane.models import Pool
 from controlplane.queries.cells.capacity import load_cells, load_usage
 from controlplane.queries.holds import PROJECT_IS_HELD
 from controlplane.queries.locks import load_groups
+from controlplane.queries.placement.concurrency import load_key_usage
 from controlplane.queries.placement.quotas import load_binding_quotas, load_reservations_elsewhere
 from controlplane.queries.placement.running_attempts import is_any_below
 from controlplane.queries.sql import decoded, rows, scalar
@@ -61,7 +63,7 @@ def load_waiting_shapes(now: datetime) -> list[WaitingShapes]:
         f"""
         SELECT s.pool_id, s.id, s.band, s.owner_id, s.project_id, p.domain_id, w.count,
                s.resources, s.task_type, s.constraints, s.placement_tags, s.coscheduled,
-               s.allow_unsatisfiable, s.pending_reason,
+               s.allow_unsatisfiable, s.pending_reason, s.concurrency,
                EXISTS (SELECT FROM controlplane_task WHERE nominated_cell_id IS NOT NULL)
         FROM (
             SELECT shape_id, count(*) FROM controlplane_task
@@ -87,7 +89,7 @@ def load_waiting_shapes(now: datetime) -> list[WaitingShapes]:
 
 def _shape(row: Sequence[Any]) -> ShapeFacts:
     number, band, owner, project, domain, count, resources, task_type, constraints, tags = row[:10]
-    coscheduled, unsatisfiable, reason = row[10:]
+    coscheduled, unsatisfiable, reason, rule = row[10:]
     return ShapeFacts(
         shape_id=number,
         band=Band(band),
@@ -102,6 +104,7 @@ def _shape(row: Sequence[Any]) -> ShapeFacts:
         coscheduled=coscheduled,
         allow_unsatisfiable=unsatisfiable,
         reason=decoded(reason),
+        concurrency=None if rule is None else ConcurrencyRule.read(decoded(rule)),
     )
 
 
@@ -194,6 +197,7 @@ def load_snapshot(
         project_usage=projects,
         nominations=_load_nominations([c.cell_id for c in ready]) if with_nominations else (),
         reserved_elsewhere=elsewhere,
+        key_usage=load_key_usage((shape.concurrency for shape in shapes), now=now),
     )
 
 
@@ -204,9 +208,11 @@ def _load_shares(cell_ids: Sequence[int]) -> tuple[_Usage, _Usage]:
     """Return the usage of the cells by unreleased attempts, by owner and by project."""
     found = rows(
         """
-        SELECT j.owner_id, j.project_id, g.resources, sum(h.count)::bigint FROM (
-            SELECT group_id, count(*) FROM controlplane_attempt
-            WHERE cell_id = ANY(%s) AND released_at IS NULL GROUP BY group_id
+        SELECT j.owner_id, j.project_id, COALESCE(h.resources, g.resources),
+               sum(h.count)::bigint
+        FROM (
+            SELECT group_id, resources, count(*) FROM controlplane_attempt
+            WHERE cell_id = ANY(%s) AND released_at IS NULL GROUP BY group_id, resources
         ) h
         JOIN controlplane_taskgroup g ON g.id = h.group_id
         JOIN controlplane_job j ON j.id = g.job_id
@@ -424,7 +430,7 @@ def load_gangs(job_ids: Iterable[int]) -> dict[int, GangFacts]:
 
 
 def load_requests(group_ids: Iterable[int]) -> dict[int, Mapping[str, int]]:
-    """Return the resource requests of one task, by group."""
+    """Return the requests of groups: those of all their tasks that no retry rule increased."""
     statement = "SELECT id, resources FROM controlplane_taskgroup WHERE id = ANY(%s)"
     found = rows(statement, [sorted(set(group_ids))])
     return {group_id: json.loads(resources) for group_id, resources in found}

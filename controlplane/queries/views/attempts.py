@@ -7,9 +7,10 @@ from uuid import UUID
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
-from controlplane.domain.state.states import REASONS, TERMINAL, Reason
+from controlplane.domain.state.states import TERMINAL, text_of_reason
 from controlplane.queries.cells.keys import KEY_COLUMNS, derive_keys
 from controlplane.queries.sql import Row, decoded, first_row, named_rows, rows
+from controlplane.queries.views.amounts import shown_text
 from controlplane.queries.views.tasks import is_task
 
 _COLUMNS = """
@@ -17,10 +18,12 @@ SELECT a.uid, a.task_id AS task, a.job_id AS job, a.number, a.state, NULLIF(a.ph
        a.progress, a.details ->> 'plugin_phase' AS plugin_phase, c.name AS cell_id,
        NULLIF(a.container_id, '') AS container_id, a.details -> 'addresses' AS addresses,
        a.exit_code, NULLIF(a.failure_kind, '') AS failure_kind, a.message AS failure_reason,
-       a.reason, a.retry_rule, a.usage, a.created_at, a.started_at, a.finished_at, a.released_at,
+       a.reason, a.retry_rule, COALESCE(a.resources, g.resources)::text AS resources,
+       a.usage, a.created_at, a.started_at, a.finished_at, a.released_at,
        NULLIF(a.release_kind, '') AS release_kind
 FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
 JOIN controlplane_job j ON j.id = a.job_id
+JOIN controlplane_taskgroup g ON g.id = a.group_id
 """
 
 
@@ -45,6 +48,25 @@ def list_attempts(task_id: int, *, before: int | None, limit: int) -> list[dict[
     if not found and not is_task(task_id):
         raise NotFound(f"there is no task {task_id}")
     return [_document(row) for row in found]
+
+
+def list_rule_decisions(job_id: int, *, changes: int, limit: int) -> list[Row]:
+    """Return the newest ends on which a retry rule decided, among the last `changes` of a job."""
+    return named_rows(
+        """
+        SELECT r.task_id AS task, g.name || '.' || t.index AS name, a.uid, a.number, a.exit_code,
+               a.reason, r.message, r.at
+        FROM (
+            SELECT id, task_id, attempt_uid, message, at FROM controlplane_transition
+            WHERE job_id = %s ORDER BY id DESC LIMIT %s
+        ) r
+        JOIN controlplane_attempt a ON a.uid = r.attempt_uid AND a.retry_rule IS NOT NULL
+        JOIN controlplane_task t ON t.id = r.task_id
+        JOIN controlplane_taskgroup g ON g.id = t.group_id
+        WHERE r.message LIKE '%%of on_exit%%' ORDER BY r.id DESC LIMIT %s
+        """,
+        [job_id, changes, limit],
+    )
 
 
 def find_newest_attempts(task_ids: Sequence[int], *, each: int) -> list[UUID]:
@@ -113,10 +135,11 @@ def _document(row: Row) -> dict[str, Any]:
     if state not in TERMINAL or state is TaskState.SUCCEEDED:
         document["failure_reason"] = ""
     elif not row.failure_reason:
-        document["failure_reason"] = REASONS[Reason(reason)] if reason in set(Reason) else reason
+        document["failure_reason"] = text_of_reason(reason)
     return {
         **document,
         "state": state.name,
         "addresses": decoded(row.addresses) or {},
+        "resources": shown_text(row.resources),
         "usage": decoded(row.usage),
     }

@@ -5,6 +5,7 @@ from typing import Any
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.placement.reasons.pending import whereabouts
+from controlplane.queries.schedules import find_instant_of
 from controlplane.queries.sql import first_row, scalar
 from controlplane.queries.views.queue_position import find_queue_place
 from controlplane.queries.views.tasks import get_task_with_reasons
@@ -32,6 +33,7 @@ def explain_task(task_id: int, *, now: datetime) -> dict[str, Any]:
     """
     task, reasons = get_task_with_reasons(task_id, now=now)
     document: dict[str, Any] = {"task": task["id"], "job": task["job"], "state": task["state"]}
+    document["schedule"] = find_instant_of(task["job"])
     if not reasons:
         reason = whereabouts(
             TaskState(task["state_number"]),

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +11,7 @@ from controlplane.contract.states import TaskState
 from controlplane.domain.errors import NotFound
 from controlplane.domain.timeline import Change, TimelineEntry, first_entries, measure
 from controlplane.models import Task
-from controlplane.queries.sql import first_row, named_rows, rows
+from controlplane.queries.sql import first_row, rows
 from controlplane.queries.views.jobs import is_job
 
 # Rows of the first read for merged entries, which may cover many changes each. Each further read
@@ -39,13 +40,24 @@ class _HistoryScope:
 
 
 def find_job_history(
-    job_id: int, *, before: int | None = None, limit: int, merged: bool = True
+    job_id: int,
+    *,
+    before: int | None = None,
+    limit: int,
+    merged: bool = True,
+    most_read: int | None = None,
 ) -> HistoryPage:
     """Return changes of a job and of all its tasks, older than `before`. Raise NotFound."""
     course = _HistoryScope("job_id = %(job)s", {"job": job_id})
     if not is_job(job_id):
         raise NotFound(f"there is no job {job_id}")
-    return _part(course, before, limit, merged)
+    return _part(course, before, limit, merged, most_read)
+
+
+def find_history_without_tasks(job_id: int, *, before: int, limit: int) -> HistoryPage:
+    """Return changes of a job itself, older than `before`."""
+    course = _HistoryScope("job_id = %(job)s AND task_id IS NULL", {"job": job_id})
+    return _part(course, before, limit, merged=True)
 
 
 def find_task_history(
@@ -130,7 +142,14 @@ def change_document(entry: TimelineEntry) -> dict[str, Any]:
     }
 
 
-def _part(course: _HistoryScope, before: int | None, limit: int, merged: bool) -> HistoryPage:
+def _part(
+    course: _HistoryScope,
+    before: int | None,
+    limit: int,
+    merged: bool,
+    most_read: int | None = None,
+) -> HistoryPage:
+    most_read = _MOST_READ if most_read is None else most_read
     size, start = _FIRST_READ if merged else limit + 1, _LATEST if before is None else before
     count, shown = 0, list[Change]()
     left: dict[int | None, datetime] = {}
@@ -151,9 +170,9 @@ def _part(course: _HistoryScope, before: int | None, limit: int, merged: bool) -
         used = sum(entry.count for entry in entries)
         if used < len(shown):
             return HistoryPage(entries, shown[used - 1].id)
-        if is_all or count >= _MOST_READ:
+        if is_all or count >= most_read:
             return HistoryPage(entries, None if is_all else found[-1].id)
-        size, start = min(size * 4, _MOST_READ - count), found[-1].id
+        size, start = min(size * 4, most_read - count), found[-1].id
 
 
 def _one_by_one(changes: Sequence[Change], limit: int) -> list[TimelineEntry]:
@@ -161,6 +180,11 @@ def _one_by_one(changes: Sequence[Change], limit: int) -> list[TimelineEntry]:
 
 
 _LATEST = (1 << 63) - 1
+_FIRST_STATE = Change._fields.index("from_state")
+_STATE_COLUMNS = slice(_FIRST_STATE, _FIRST_STATE + 3)
+_STATES: Mapping[int | None, TaskState | None] = MappingProxyType(
+    {None: None, **{state.value: state for state in TaskState}}
+)
 _ENTERS = "to_state IS NOT NULL AND from_state IS DISTINCT FROM to_state"
 # The first row of a job is its submission, also that of its tasks.
 _SUBMISSION = """
@@ -177,7 +201,7 @@ def _read(course: _HistoryScope, start: int, count: int) -> list[Change]:
 
     A change of a job by a cell gets the attempt of the preceding report.
     """
-    found = named_rows(
+    found = rows(
         f"""
         SELECT h.id, h.job_id, h.task_id, g.name || '.' || t.index AS task_name, h.attempt_uid,
                CASE WHEN h.attempt_uid IS NOT NULL THEN a.number END AS attempt_number,
@@ -209,7 +233,7 @@ def _read(course: _HistoryScope, start: int, count: int) -> list[Change]:
             "count": count,
         },
     )
-    return [read_change(row._asdict()) for row in found]
+    return [read_change(row) for row in found]
 
 
 def _left_at(
@@ -231,14 +255,10 @@ def _left_at(
     return left
 
 
-def read_change(columns: Mapping[str, Any]) -> Change:
-    """Return the change of a row, with its states by number."""
-    states = ("from_state", "to_state", "attempt_state")
-    return Change(**{**columns, **{name: _state(columns[name]) for name in states}})
-
-
-def _state(number: int | None) -> TaskState | None:
-    return None if number is None else TaskState(number)
+def read_change(row: Sequence[Any]) -> Change:
+    """Return the change of a row with the columns of Change, whose states are numbers."""
+    states = (_STATES[number] for number in row[_STATE_COLUMNS])
+    return Change(*row[: _STATE_COLUMNS.start], *states, *row[_STATE_COLUMNS.stop :])
 
 
 def _name(state: TaskState | None) -> str | None:

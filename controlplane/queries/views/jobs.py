@@ -17,6 +17,7 @@ from controlplane.models import Job
 from controlplane.queries.holds import IS_HELD, load_holds
 from controlplane.queries.jobs.dependencies import DependencyFacts, load_dependencies
 from controlplane.queries.jobs.filters import JobFilter, conditions_of
+from controlplane.queries.schedules import find_instants
 from controlplane.queries.sql import Row, decoded, named_rows, rows, scalar
 
 # Lists omit larger specs: a thousand jobs of 4 MiB would be a response of 4 GB.
@@ -97,9 +98,13 @@ def _documents(found: Sequence[Row], *, largest: int | None = None) -> list[dict
     groups, waits = _load_groups(job_ids, largest), load_dependencies(job_ids)
     held = [row.id for row in found if row.holds]
     holds = load_holds(held) if held else {}
+    instants = find_instants((row.id, row.guid, decoded(row.labels)) for row in found)
     return [
         _document(row, groups.get(row.id, ()), [_wait(item) for item in waits.get(row.id, ())])
-        | {"holds": [hold.as_document() for hold in holds.get(row.id, ())]}
+        | {
+            "holds": [hold.as_document() for hold in holds.get(row.id, ())],
+            "schedule": instants.get(row.id),
+        }
         for row in found
     ]
 

@@ -15,12 +15,13 @@ from controlplane.domain.placement.reasons.pending import (
 )
 from controlplane.queries.holds import IS_HELD, load_holds
 from controlplane.queries.jobs.dependencies import load_dependencies
+from controlplane.queries.placement.concurrency import load_key_jobs
 from controlplane.queries.sql import Row, decoded, named_rows
 
 _SHARED = f"""g.startable_at, g.depends_on, j.id AS job, j.waits_for_jobs, j.is_requeuing,
 j.start_after, {IS_HELD} AS is_held,
 CASE WHEN s.pending_reason IS NULL THEN g.pending_reason ELSE s.pending_reason END AS found,
-i.image AS held_image"""
+i.image AS held_image, (s.concurrency ->> 'id')::bigint AS key_id"""
 
 TASK_COLUMNS = f"""t.not_before, t.attempt_open, t.cache_status, t.cache_blocked,
 r.job_id AS cache_job, r.reserved_at AS cache_since,
@@ -51,14 +52,18 @@ JOIN controlplane_job j ON j.id = t.job_id
 {TASK_JOINS}
 WHERE t.id = ANY(%s) AND t.state = {S.PENDING:d}
 """
-# Of a group only reasons for all its tasks, such as a held image, but no other wait.
+# Of a group only reasons for all its tasks, such as a held image, but no other wait. Tasks whose
+# request a retry rule increased have another shape: that of the first waiting task counts.
 _GROUPS = f"""
 SELECT g.id, i.held_until AS not_before, false AS attempt_open, {C.DISABLED:d} AS cache_status,
        false AS cache_blocked, NULL::bigint AS cache_job, NULL::timestamptz AS cache_since,
        NULL::smallint AS retried_by, {_SHARED}
 FROM controlplane_taskgroup g
 JOIN controlplane_job j ON j.id = g.job_id
-LEFT JOIN controlplane_shape s ON s.id = g.shape_id
+LEFT JOIN controlplane_shape s ON s.id = CASE WHEN g.retry_rules IS NULL THEN g.shape_id ELSE
+    COALESCE((SELECT t.shape_id FROM controlplane_task t
+              WHERE t.group_id = g.id AND t.state = {S.PENDING:d} ORDER BY t.index LIMIT 1),
+             g.shape_id) END
 LEFT JOIN LATERAL (
     SELECT image, held_until FROM controlplane_imagefailure f
     WHERE f.held_until IS NOT NULL AND f.image = g.launch ->> 'image' LIMIT 1
@@ -82,9 +87,11 @@ def explain_tasks(waiting: Sequence[Row], *, now: datetime) -> dict[int, list[Re
     waits = _load_waits({row.job for row in waiting if row.waits_for_jobs})
     held = {row.job for row in waiting if row.is_held}
     holds = load_holds(held) if held else {}
+    keys = load_key_jobs(row.key_id for row in waiting if row.key_id is not None and row.found)
     return {
         row.id: pending_reasons(
-            _waiting(row, waits.get(row.job, ()), holds.get(row.job, ())), now=now
+            _waiting(row, waits.get(row.job, ()), holds.get(row.job, ()), keys.get(row.key_id, ())),
+            now=now,
         )
         for row in waiting
     }
@@ -109,7 +116,10 @@ def _load_waits(job_ids: set[int]) -> dict[int, list[dict[str, Any]]]:
 
 
 def _waiting(
-    row: Row, waits_for: Sequence[Mapping[str, Any]], holds: Sequence[OpenHold]
+    row: Row,
+    waits_for: Sequence[Mapping[str, Any]],
+    holds: Sequence[OpenHold],
+    key_jobs: Sequence[tuple[int, int]],
 ) -> PendingTaskFacts:
     return PendingTaskFacts(
         not_before=row.not_before,
@@ -124,6 +134,7 @@ def _waiting(
         retry_rule=row.retried_by,
         cache=_cache_wait(row),
         holds=holds,
+        key_jobs=key_jobs,
     )
 
 

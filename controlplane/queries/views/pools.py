@@ -34,12 +34,13 @@ FROM (
         WHEN g.startable_at > %(now)s THEN '{WAITING_FOR_START_TIME}'
         ELSE coalesce(why.reason ->> 'code', '{QUEUE_POSITION}') END AS code
     FROM (
-        SELECT group_id, coalesce(not_before > %(now)s, false) AS backs_off, count(*) AS tasks
-        FROM controlplane_task WHERE state = %(pending)s AND NOT attempt_open GROUP BY 1, 2
+        SELECT group_id, shape_id, coalesce(not_before > %(now)s, false) AS backs_off,
+               count(*) AS tasks
+        FROM controlplane_task WHERE state = %(pending)s AND NOT attempt_open GROUP BY 1, 2, 3
     ) w
     JOIN controlplane_taskgroup g ON g.id = w.group_id
     JOIN controlplane_job j ON j.id = g.job_id
-    LEFT JOIN controlplane_shape s ON s.id = g.shape_id
+    LEFT JOIN controlplane_shape s ON s.id = w.shape_id
     CROSS JOIN LATERAL (SELECT coalesce(s.pending_reason, g.pending_reason) AS reason) why
     WHERE j.pool_id = ANY(%(pools)s)
 ) found

@@ -52,7 +52,8 @@ WHERE g.id = %s AND j.id <> %s
 """
 _BEFORE = f"""
 SELECT count(*) FROM controlplane_task t
-WHERE {_WAITS} AND t.shape_id = %(shape)s AND t.group_id = %(group)s AND t.index < %(index)s
+WHERE {_WAITS} AND t.shape_id = ANY(%(shapes)s) AND t.group_id = %(group)s
+  AND t.index < %(index)s
 """
 # Group ids ascend by submission, which is nearly the order of jobs.
 _ROUGH = f"""
@@ -76,9 +77,17 @@ def find_queue_place(task_id: int, *, now: datetime) -> QueuePlace | None:
         return None
     pool, sequencer, shape, group, index, band, job, position, is_first, is_child, rank = found[0]
     own = QueuedGroup(Band(band), is_first, is_child, job, position, 0, rank=rank)
-    parameters = {"now": now, "pool": pool, "shape": shape, "group": group, "index": index}
-    [(before,)] = rows(_BEFORE, parameters)
     listed = rows(_GROUPS, {"now": now, "limit": MAX_GROUPS + 1})
+    # Several, if retry rules have increased requests of the group.
+    shapes = {shape, *(shape_id for shape_id, group_id, _ in listed if group_id == group)}
+    parameters = {
+        "now": now,
+        "pool": pool,
+        "shapes": sorted(shapes),
+        "group": group,
+        "index": index,
+    }
+    [(before,)] = rows(_BEFORE, parameters)
     if len(listed) > MAX_GROUPS:
         return _estimate(sequencer, {**parameters, "band": band}, job, before)
     columns = {

@@ -16,6 +16,7 @@ from controlplane.domain.state.states import ACTIVE, TERMINAL
 from controlplane.models import Task
 from controlplane.queries.cache.entries import RESULT_COLUMNS
 from controlplane.queries.sql import Row, first_row, named_rows, scalar
+from controlplane.queries.views.amounts import shown_text
 from controlplane.queries.views.jobs import is_job
 from controlplane.queries.views.pending import TASK_COLUMNS, TASK_JOINS, explain_tasks
 
@@ -23,7 +24,8 @@ _COLUMNS = f"""
 SELECT t.id, g.name AS "group", t.index, t.state, t.attempt_number, t.attempt_uid,
        t.failure_reason, t.failure_count, t.preemption_count, t.system_failure_count,
        t.updated_at, t.started_at, t.finished_at, j.annotation, j.created_at, a.stop_reason,
-       a.failure_kind, a.retry_rule, t.cache_key, e.job_id AS origin_job, e.task_id AS origin_task,
+       a.failure_kind, a.retry_rule, COALESCE(t.resources, g.resources)::text AS resources,
+       t.cache_key, e.job_id AS origin_job, e.task_id AS origin_task,
        e.attempt_uid AS origin_attempt, e.is_shared AS origin_shared, {RESULT_COLUMNS},
        o.guid, o.domain, o.claimed_at, o.claim_ended_at, {TASK_COLUMNS}
 FROM controlplane_task t
@@ -72,6 +74,54 @@ def list_tasks(
     )
     if not found and not is_job(job_id):
         raise NotFound(f"there is no job {job_id}")
+    return _documents(found, now)
+
+
+_OF_JOBS = f"""
+{_COLUMNS} WHERE t.id = ANY(ARRAY(
+    SELECT found.id FROM (
+        SELECT id FROM controlplane_job
+        WHERE id = ANY(%(jobs)s) AND id <= %(job)s AND deleted_at IS NULL
+          AND (%(every)s OR project_id = ANY(%(readable)s))
+        ORDER BY id DESC
+    ) j CROSS JOIN LATERAL (
+        SELECT t.id, t.job_id FROM controlplane_task t
+        WHERE t.job_id = j.id AND (j.id < %(job)s OR t.id > %(task)s)
+          AND (%(all)s OR t.state = ANY(%(states)s))
+        ORDER BY t.id LIMIT %(limit)s
+    ) found ORDER BY found.job_id DESC, found.id LIMIT %(limit)s
+)) ORDER BY t.job_id DESC, t.id
+"""
+
+
+def list_tasks_of_jobs(
+    job_ids: Collection[int],
+    *,
+    readable: Collection[int] | None,
+    states: Sequence[TaskState] = (),
+    after: tuple[int, int] | None,
+    limit: int,
+    now: datetime,
+) -> list[dict[str, Any]]:
+    """Return at most `limit` tasks of jobs: the newest job first, its tasks by group and index.
+
+    Jobs that do not exist or that the caller may not read have none. `after`: the job and the id
+    of the last task before the page.
+    """
+    job, task = after or (MAX_ID, 0)
+    found = named_rows(
+        _OF_JOBS,
+        {
+            "jobs": sorted(job_ids),
+            "job": job,
+            "task": task,
+            "every": readable is None,
+            "readable": sorted(readable or ()),
+            "all": not states,
+            "states": [int(state) for state in states],
+            "limit": limit,
+        },
+    )
     return _documents(found, now)
 
 
@@ -255,6 +305,7 @@ def _document(task: Row, reasons: Sequence[Reason], now: datetime) -> dict[str, 
         "failure_kind": (task.failure_kind or None) if ended and not succeeded else None,
         "exit_code": task.exit_code if ended else None,
         "retry_rule": task.retry_rule,
+        "resources": shown_text(task.resources),
         "result": task.result if succeeded else None,
         "result_truncated": bool(succeeded and task.result_truncated),
         "annotation": task.annotation,

@@ -207,6 +207,27 @@ def fails_to_send_to_an_address(it: LiveStack) -> Steps:
         send(it, "DELETE", "notification-addresses/ops", {})
 
 
+@cast.scene(alert("schedule_refused"))
+def refuses_the_jobs_of_a_schedule(it: LiveStack) -> Steps:
+    wanted = {
+        "cron": "* * * * *",
+        "catch_up": "all",
+        "overlap": "allow",
+        "job": {"name": "report", "image": "x", "command": ["true"], "allow_unsatisfiable": True},
+    }
+    send(it, "PUT", "schedules/reports", wanted)
+    # Six instants are due, and no document of them is valid any more.
+    assert it.sql(
+        'UPDATE controlplane_schedule SET job = job || \'{"pool": "removed"}\','
+        " next_at = date_trunc('minute', now()) - interval '5 minutes'"
+        " WHERE name = 'reports' RETURNING id"
+    )
+    yield it.shows("schedule_refused", "schedule reports in default/default")
+    send(it, "PUT", "schedules/reports", {**wanted, "cron": "0 0 1 1 *"})
+    yield it.closed("schedule_refused", "schedule reports in default/default")
+    send(it, "DELETE", "schedules/reports", {})
+
+
 def send(it: LiveStack, method: str, path: str, body: dict[str, object]) -> None:
     """Send a request of the operator for which the client has no method."""
     requests.request(

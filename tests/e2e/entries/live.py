@@ -19,9 +19,9 @@ import redis
 import requests
 from typer.testing import CliRunner
 
-from client import Session
-from client.cli import app
-from client.documents import Task
+from cellrun import Session
+from cellrun.cli import app
+from cellrun.documents import Task
 from controlplane.contract.wire import logins
 from controlplane.domain.alerts import QUIET_SECONDS
 from tests.architecture.source import ROOT
@@ -250,19 +250,22 @@ class LiveStack:
                     os.kill(pid, signal.SIGCONT)
 
     def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Run a statement on the database of the stack."""
-        if getattr(self._own, "database", None) is None:
-            address = self.stack.environment["DATABASE_URL"]
-            self._own.database = psycopg.connect(address, autocommit=True)
-            self.cleanup.callback(self._own.database.close)
-        database: psycopg.Connection[Any] = self._own.database
-        try:
-            found = database.execute(statement, values)
-            return found.fetchall() if found.description else []
-        except psycopg.OperationalError:
-            database.close()
-            self._own.database = None
-            raise
+        """Run a statement on the database of the stack.
+
+        An outage of the database may have ended the connection: the statement gets another one.
+        """
+        earlier = getattr(self._own, "database", None)
+        if earlier is not None:
+            try:
+                return _fetch(earlier, statement, values)
+            except psycopg.OperationalError:
+                earlier.close()
+                self._own.database = None
+        address = self.stack.environment["DATABASE_URL"]
+        database = psycopg.connect(address, autocommit=True)
+        self.cleanup.callback(database.close)
+        self._own.database = database
+        return _fetch(database, statement, values)
 
     @contextmanager
     def operator_of_redis(self) -> Iterator["redis.Redis[bytes]"]:
@@ -426,3 +429,10 @@ class LiveStack:
     def open_alerts(self) -> set[tuple[str, str]]:
         """Return kind and subject of each open alert."""
         return {(kind, subject) for kind, subject, *_ in self.sql(READ_ALERTS)}
+
+
+def _fetch(
+    database: psycopg.Connection[Any], statement: str, values: Sequence[object]
+) -> list[tuple[Any, ...]]:
+    found = database.execute(statement, values)
+    return found.fetchall() if found.description else []

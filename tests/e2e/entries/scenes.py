@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from client.errors import ApiError, Unreachable
+from cellrun.errors import ApiError, Unreachable
 
 if TYPE_CHECKING:
     from tests.e2e.entries.live import LiveStack

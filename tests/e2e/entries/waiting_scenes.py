@@ -150,6 +150,26 @@ def lacks_tokens(it: LiveStack) -> Steps:
     it.session.cancel_job(job)
 
 
+@cast.scene(reason("concurrency_limit", 0), steady=["keys"])
+def finds_its_key_full(it: LiveStack) -> Steps:
+    rule = {"key": "customer-42", "limit": 1}
+    first = it.submit("keys", LONG, concurrency=rule)
+    yield it.runs(first)
+    job = it.submit("keys", concurrency=rule)
+    yield it.waits(job, "concurrency_limit", 0)
+    it.run("cancel", first)
+    yield it.ends(job)
+
+
+@cast.scene(reason("concurrency_limit", 1), steady=["rates"])
+def exceeds_the_rate_of_its_key(it: LiveStack) -> Steps:
+    rule = {"key": "customer-43", "starts": {"count": 1, "per_seconds": 20}}
+    yield it.ends(it.submit("rates", concurrency=rule))
+    job = it.submit("rates", concurrency=rule)
+    yield it.waits(job, "concurrency_limit", 1)
+    yield it.ends(job)
+
+
 @cast.scene(reason("no_cell_matches", 0), steady=["zones"], later=["zones"])
 def matches_no_cell(it: LiveStack) -> Steps:
     yield it.cell_is(it.cell_in("zones"), "READY")

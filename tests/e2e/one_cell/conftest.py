@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from client import Session
+from cellrun import Session
 from tests.e2e.engine import remove_containers
 from tests.e2e.stack import RunningStack, open_folder, remnants
 from tests.e2e.work import session_of

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from client import Session
-from client.downloads.files import Download
+from cellrun import Session
+from cellrun.downloads.files import Download
 from tests.e2e.stack import RunningStack, wait_until
 from tests.e2e.work import (
     IMAGE,
@@ -147,7 +147,7 @@ def test_command_downloads_and_continues_the_artifacts_of_a_job(
     target.partial.write_bytes(whole[:2_000_001])
     with session.open_artifact(model, 2_000_001) as (start, pieces):
         assert (start, b"".join(pieces)) == (2_000_001, whole[2_000_001:])
-    cellrun(session, "artifacts", str(job_id), "-o", str(tmp_path))
+    cellrun(session, "artifacts", str(job_id), "--get", str(tmp_path))
     assert {path.relative_to(tmp_path).as_posix() for path in files_below(tmp_path)} == {
         f"main/{index}/{name}" for index in (0, 1) for name in ("model", "notes/a b")
     }
@@ -161,7 +161,7 @@ def cellrun(session: Session, *words: str) -> bytes:
     """Run the command with the session's server and token, and return what it prints."""
     token = str(session._http.headers["Authorization"]).removeprefix("Bearer ")
     environment = {**os.environ, "CELLRUN_URL": session.url, "CELLRUN_TOKEN": token}
-    command = [sys.executable, "-c", "from client.cli import app; app()", *words]
+    command = [sys.executable, "-c", "from cellrun.cli import app; app()", *words]
     return subprocess.run(command, env=environment, capture_output=True, check=True).stdout
 
 

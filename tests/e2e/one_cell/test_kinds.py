@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from client import Session
+from cellrun import Session
 from tests.e2e.stack import RunningStack, wait_until
 from tests.e2e.work import attempts_of, run_to_end, shell_job
 from workers.drivers.docker.connection import connect

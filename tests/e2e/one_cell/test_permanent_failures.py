@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from client import Session
+from cellrun import Session
 from tests.e2e.work import attempts_of, run_to_end, shell_job
 
 pytestmark = [pytest.mark.stack, pytest.mark.engine, pytest.mark.xdist_group("one cell")]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from client import Session
-from client.documents import Attempt
+from cellrun import Session
+from cellrun.documents import Attempt
 from tests.e2e.engine import EngineEvents
 from tests.e2e.stack import RunningStack, wait_until
 from tests.e2e.work import attempts_of, shell_job, wait_for_end, whole_log

@@ -7,7 +7,7 @@ import secrets
 
 import pytest
 
-from client import ApiError, Session
+from cellrun import ApiError, Session
 from tests.e2e.engine import EngineEvents
 from tests.e2e.stack import RunningStack, wait_until
 from tests.e2e.work import run_to_end, shell_job, whole_log

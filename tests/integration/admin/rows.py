@@ -54,7 +54,7 @@ from controlplane.models import (
 )
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
-WHY_PENDING = "no cell has enough free capacity: cell-ready comes closest and lacks 1.5 of a core"
+WHY_PENDING = "no cell has enough free capacity: cell-ready comes closest and lacks 1.5 of 2 cores"
 _ENDS = {
     S.SUCCEEDED: Reason.SUCCEEDED,
     S.FAILED: Reason.EXIT_STATUS,

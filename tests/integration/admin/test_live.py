@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from controlplane import clock
 from controlplane.admin.base import ReadOnlyAdmin
 from controlplane.contract.states import TaskState
-from controlplane.models import Alert, Attempt, Cell, Job, Task, Transition
+from controlplane.models import Alert, Attempt, AuditLine, Cell, Job, Task, Transition
 from tests.integration.admin.rows import NOW
 from tests.integration.admin.test_pages import address_of
 
@@ -100,8 +100,28 @@ def test_a_page_is_rendered_again_when_it_is_old(
     monkeypatch.setattr(clock, "now", lambda: NOW + timedelta(seconds=10))
     assert poll(operator, job, etags[job]).status_code == 304
     assert poll(operator, cells, etags[cells]).status_code == 200
-    monkeypatch.setattr(clock, "now", lambda: NOW + timedelta(seconds=30))
+    monkeypatch.setattr(clock, "now", lambda: NOW + timedelta(seconds=60))
     assert poll(operator, job, etags[job]).status_code == 200
+
+
+def test_a_change_with_an_earlier_id_refreshes_the_page(operator: Client) -> None:
+    job = Job.objects.earliest("pk")
+    newest = Transition.objects.latest("pk").pk
+    row = {"from_state": TaskState.PENDING, "to_state": TaskState.RUNNING, "at": NOW}
+    Transition.objects.create(pk=newest + 10, job_id=job.pk, reason="started", **row)
+    for address in (address_of(Job, job), address_of(Job)):
+        etag = etag_of(operator.get(address))
+        # The transaction with the earlier id commits later.
+        Transition.objects.create(pk=newest + 5, job_id=job.pk, reason="started", **row)
+        assert poll(operator, address, etag).status_code == 200
+        Transition.objects.filter(pk=newest + 5).delete()
+
+
+def test_an_audit_line_with_an_earlier_id_refreshes_lists(operator: Client) -> None:
+    AuditLine.objects.create(pk=2_000_010, at=NOW, actor="ann", action="a", subject="b")
+    etag = etag_of(operator.get(address_of(Job)))
+    AuditLine.objects.create(pk=2_000_005, at=NOW, actor="ann", action="a", subject="b")
+    assert poll(operator, address_of(Job), etag).status_code == 200
 
 
 def test_an_alert_refreshes_the_number_in_the_header_of_each_page(operator: Client) -> None:

@@ -8,7 +8,7 @@ import pytest
 import typer
 from django.test import Client
 
-from client.cli import app
+from cellrun.cli import app
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, Job, Task
 from controlplane.storage.folder import append_log

@@ -221,7 +221,7 @@ def test_the_oldest_waiting_task_is_the_one_that_could_start_first(operator: Cli
         "returned",
         "young",
     ]
-    assert "lacks 1.5 of a core" in found[0]["reason"]
+    assert "lacks 1.5 of 2 cores" in found[0]["reason"]
     assert address_of(Task, waiting.get(job=jobs["old"])) in found[0]["task"]
 
 

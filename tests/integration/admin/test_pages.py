@@ -13,6 +13,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.admin import paging
+from controlplane.admin.work import timeline
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import COLOURS
 from controlplane.models import (
@@ -236,19 +237,18 @@ def test_job_history_merges_equal_transitions_of_many_tasks(operator: Client) ->
     assert len(re.findall(r">main\.\d+</a>", unfolded)) == 25
 
 
-def test_long_history_is_read_in_parts_and_truncated(
+def test_long_history_has_the_newest_changes_and_all_of_the_job(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "_FIRST_READ", 10)
-    monkeypatch.setattr(history, "_MOST_READ", 10)
+    monkeypatch.setattr(timeline, "_MOST_READ", 10)
     project, owner = Project.objects.get(), User.objects.get(username="ann")
     many = make_job(project, Pool.objects.get(name="default"), owner, [TaskState.ASSIGNED] * 25)
     shown = words(page(operator, address_of(Job, many)))
-    assert shown.count("10 tasks pending → assigned") == 2
-    assert "5 tasks pending → assigned" in shown
+    assert "History (the newest 1 entries, and older ones of the job)" in shown
+    assert shown.count("10 tasks pending → assigned") == 1
+    assert "15 tasks" not in shown
     assert "job pending submitted" in shown
-    more = make_job(project, Pool.objects.get(name="default"), owner, [TaskState.ASSIGNED] * 80)
-    assert "History (the newest 5 entries)" in words(page(operator, address_of(Job, more)))
 
 
 def test_repeated_rounds_are_merged_and_list_their_attempts(operator: Client) -> None:

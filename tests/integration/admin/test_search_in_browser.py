@@ -151,7 +151,7 @@ def test_one_click_leads_from_a_waiting_job_to_the_missing_figure(page: Page) ->
     page.goto("/admin/")
     page.get_by_role("link", name=f"waiting-sweep ({job.pk})").first.click()
     expect(page.get_by_text(WHY_PENDING).first).to_be_visible()
-    assert "lacks 1.5 of a core" in page.locator("#live").inner_text()
+    assert "lacks 1.5 of 2 cores" in page.locator("#live").inner_text()
 
 
 def test_only_the_current_page_is_marked_in_the_sidebar(page: Page) -> None:

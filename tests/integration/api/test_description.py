@@ -2,6 +2,7 @@
 
 import base64
 import re
+import select
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 from django.core.management import call_command
-from django.db import OperationalError, connection
+from django.db import InternalError, OperationalError, connection, transaction
 from django.test import Client
 from django.urls import get_resolver
 
-from controlplane.api import description as served
+from controlplane.api.description import served
 from controlplane.api.urls import urlpatterns
 from controlplane.config.urls import urlpatterns as root_patterns
 from controlplane.spec import json_schema
@@ -21,6 +22,7 @@ from tests.integration.api.conftest import Caller, make_caller
 
 ROOT = Path(__file__).parents[3]
 SAMPLES = {
+    "alert_id": "1",
     "callback_id": "1",
     "domain": "default",
     "key": "a@1",
@@ -118,6 +120,29 @@ def test_every_request_may_meet_a_database_that_does_not_respond(
         assert submitter.get("/whoami").status == 503
     operations = [found for path in description["paths"].values() for found in path.values()]
     assert [found["operationId"] for found in operations if "503" not in found["responses"]] == []
+
+
+def be_idle_in_a_transaction() -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL idle_in_transaction_session_timeout = 1")
+        # The server ends the session, which makes its socket readable.
+        assert select.select([connection.connection.fileno()], [], [], 30)[0]
+        cursor.execute("SELECT 1")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_request_whose_transaction_was_ended_for_idleness_can_be_repeated(
+    submitter: Caller,
+) -> None:
+    with pytest.raises(InternalError) as ended:
+        be_idle_in_a_transaction()
+
+    def fail(*_: Any) -> Any:
+        raise ended.value
+
+    with connection.execute_wrapper(fail):
+        answer = submitter.get("/whoami")
+    assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
 
 
 def test_every_schema_reference_resolves(description: Any) -> None:

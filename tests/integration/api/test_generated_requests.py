@@ -61,6 +61,7 @@ def operations_by_resource() -> dict[str, list[Any]]:
 
 
 RESOURCES = (
+    "alerts",
     "attempts",
     "audit",
     "auditors",
@@ -70,6 +71,7 @@ RESOURCES = (
     "callbacks",
     "cells",
     "domains",
+    "events",
     "jobs",
     "notification-addresses",
     "notification-rules",
@@ -104,6 +106,7 @@ def known_values(ids: dict[str, Any], operation: Any) -> dict[str, Any]:
     }
     resource = operation.path.split("/")[3]
     known = {
+        "alert_id": ids["alert"],
         "callback_id": ids["callback"],
         "domain": "default",
         "group_id": ids["group"],

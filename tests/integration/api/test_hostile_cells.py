@@ -81,7 +81,7 @@ def test_attempt_of_another_cell_does_not_exist_for_a_cell(
 def test_signature_of_a_cell_opens_no_route_of_users(intruder: Intruder) -> None:
     victim = intruder.victim
     ids = {"job": victim.job_id, "task": victim.task_id, "uid": victim.uid}
-    ids |= {"callback": 1, "operation": 1}
+    ids |= {"alert": 1, "callback": 1, "operation": 1}
     found = {}
     for method, described in ROUTES:
         path = ROUTES[method, described][1].format(**ids, group=victim.group_id, token=1)

@@ -7,7 +7,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.core.asgi import get_asgi_application
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -16,6 +15,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from controlplane import clock
 from controlplane.commands.state.apply import apply
+from controlplane.config.web.handler import SynchronousHandler
 from controlplane.domain.convergence.latencies import BOUNDS, bucket_of
 from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.domain.state.states import CallbackState
@@ -274,6 +274,6 @@ def test_metrics_behind_a_proxy_count_the_address_of_its_client(
     peer: str, forwarded_for: str | None, status: int
 ) -> None:
     """As uvicorn, with its defaults, runs the application."""
-    application: Any = ProxyHeadersMiddleware(get_asgi_application())
+    application: Any = ProxyHeadersMiddleware(SynchronousHandler())
     headers = [(b"x-forwarded-for", forwarded_for.encode())] if forwarded_for else []
     assert call(application, "GET", "/metrics", *headers, peer=peer).status == status

@@ -176,7 +176,7 @@ def test_unsatisfiable_task_is_refused_with_the_field(
 ) -> None:
     make_cell()
     answer = desire(submitter, resources={"cpu": 64})
-    text = "larger than every cell of the pool: cell-1 comes closest and lacks 62 cores"
+    text = "larger than every cell of the pool: cell-1 comes closest and lacks 62 of 64 cores"
     assert (answer.status, answer.faults) == (422, {"definition.resources.cpu": text})
     assert desire(submitter).status == 201
 

@@ -107,7 +107,7 @@ def test_precheck_and_limits_take_two_statements_for_a_plain_job(
                 "resources": {"cpu": 3},
             },
             "resources.cpu",
-            "larger than every cell of the pool: in-b comes closest and lacks 1 core",
+            "larger than every cell of the pool: in-b comes closest and lacks 1 of 3 cores",
         ),
         ({"resources": {"gpu": 1}}, "resources.gpu", "lacks 1 gpu"),
         ({"resources": {"licence": 1}}, "resources.licence", "lacks 1 licence"),
@@ -199,7 +199,7 @@ def test_batch_names_the_fault_of_each_job(submitter: Caller, make_cell: MakeCel
     assert answer.status == 422
     text = json.dumps(answer.json)
     assert "lacks 3 gpu" in text
-    assert "lacks 7 cores" in text
+    assert "lacks 7 of 9 cores" in text
     assert not Job.objects.exists()
 
 

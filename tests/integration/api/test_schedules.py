@@ -62,6 +62,27 @@ def test_run_returns_the_job_and_is_in_the_history(submitter: Caller) -> None:
     assert (firing["outcome"], firing["job"]) == ("started", made.json["id"])
 
 
+def test_documents_of_its_jobs_name_the_schedule_and_the_instant(submitter: Caller) -> None:
+    put(submitter)
+    job = submitter.post("/schedules/nightly/run", {}).json
+    [firing] = submitter.get("/schedules/nightly/firings").json["results"]
+    expected = {"name": "nightly", "at": firing["at"]}
+    assert submitter.get(f"/jobs/{job['id']}").json["schedule"] == expected
+    [listed] = submitter.get("/jobs").json["results"]
+    assert listed["schedule"] == expected
+    [task] = submitter.get(f"/jobs/{job['id']}/tasks").json["results"]
+    explained = submitter.get(f"/tasks/{task['id']}/explain").json
+    assert (explained["state"], explained["schedule"]) == ("PENDING", expected)
+
+
+def test_job_with_the_guid_and_label_of_a_schedule_has_none(submitter: Caller) -> None:
+    put(submitter)
+    copied = {"guid": "nightly/2031-05-04T02:30:00Z", "labels": {"schedule": "nightly"}}
+    for marks in ({}, copied, {**copied, "guid": "nightly/soon"}):
+        made = submitter.post("/jobs", {**JOB, **marks})
+        assert (made.status, made.json["schedule"]) == (201, None)
+
+
 def test_only_owner_and_managers_change_it_and_see_its_job(submitter: Caller) -> None:
     put(submitter)
     other = make_caller("other", Role.SUBMITTER, project="default")

@@ -250,7 +250,7 @@ def test_job_with_a_missing_secret_is_refused_unless_allowed(manager: Caller) ->
     assert refused.status == 422
     assert set(refused.faults) == {"secrets[0].name", "registry_secret"}
     assert refused.faults["registry_secret"] == (
-        "the project default/default has no secret hub: write it first"
+        "the project default/default has no secret hub: a manager of the project must write it"
     )
     group = {key: value for key, value in spec.items() if key != "name"}
     refused = manager.post("/jobs", {"name": "two", "groups": [{**group, "name": "g"}]})

@@ -299,7 +299,7 @@ def test_job_larger_than_every_cell_is_refused_with_the_shortfall(
     answer = submitter.post("/jobs", huge)
     assert answer.status == 422
     text = answer.faults["resources.memory"]
-    assert "large comes closest and lacks 1024 MiB of memory" in text
+    assert "large comes closest and lacks 1024 of 3072 MiB of memory" in text
     assert submitter.post("/jobs", {**huge, "allow_unsatisfiable": True}).status == 201
     assert submitter.post("/jobs", JOB).status == 201
 

@@ -24,6 +24,7 @@ from controlplane.contract.states import TaskState
 from controlplane.domain.cache.keys import identity_of
 from controlplane.domain.roles import AUDITOR, Role
 from controlplane.models import (
+    Alert,
     ApiToken,
     CacheEntry,
     Callback,
@@ -83,6 +84,9 @@ LAB = "domain=default&project=lab"
 
 ROUTES: Mapping[tuple[str, str], tuple[Expected, str, Any]] = {
     # (method, path in the description): what each role gets, the path of a request, its body.
+    ("get", "/alerts"): (AUDIT, "/alerts", None),
+    ("get", "/alerts/{alert_id}"): (AUDIT, "/alerts/{alert}", None),
+    ("post", "/alerts/{alert_id}/close"): (OPERATE, "/alerts/{alert}/close", {}),
     ("get", "/attempts/{uid}"): (READ, "/attempts/{uid}", None),
     ("get", "/attempts/{uid}/artifacts"): (READ, "/attempts/{uid}/artifacts", None),
     ("get", "/attempts/{uid}/artifacts/{name}"): (READ, "/attempts/{uid}/artifacts/model", None),
@@ -134,6 +138,7 @@ ROUTES: Mapping[tuple[str, str], tuple[Expected, str, Any]] = {
         "/domains/default/members/groups/auditors",
         None,
     ),
+    ("get", "/events"): (READ, "/events?project=default/lab", None),
     ("get", "/jobs"): (ANY, "/jobs", None),
     ("post", "/jobs"): (SUBMIT, "/jobs", {**JOB, "project": "lab"}),
     ("get", "/jobs/{job_id}"): (READ, "/jobs/{job}", None),
@@ -330,12 +335,16 @@ def make_installation(make_cell: Callable[..., Cell]) -> Installation:
     make_entry(lab, owner, job, task.pk, attempt.uid)
     owner.put(f"/schedules/nightly?{LAB}", SCHEDULE)
     operation = owner.post("/bulk", {**BULK, "reason": "x"}).json["id"]
+    alert = Alert.objects.create(
+        kind="cell_lost", subject="cell-1", text="silent", raised_at=now, last_raised_at=now
+    )
     token = ApiToken.objects.get(user=make_caller("other", Role.VIEWER, project="lab").user)
     ids = {
         "job": job,
         "task": task.pk,
         "uid": attempt.uid,
         "group": task.group_id,
+        "alert": alert.pk,
         "callback": callback.pk,
         "token": token.pk,
         "operation": operation,

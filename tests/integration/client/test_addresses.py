@@ -6,7 +6,7 @@ import os
 import pytest
 from typer.testing import CliRunner
 
-from client import ApiError, Session
+from cellrun import ApiError, Session
 from controlplane.models import BulkOperation
 from controlplane.storage.folder import append_log
 from tests.harness.terminal import read_until, terminal
@@ -26,9 +26,9 @@ def submit(session: Session, **fields: object) -> int:
 def test_job_is_named_by_id_name_and_guid(command: CliRunner, session: Session) -> None:
     older, newer = submit(session), submit(session, guid="team/run-7")
     for address, expected in ((str(older), older), ("sweep", newer), ("team/run-7", newer)):
-        shown = call(command, "job", address, "--json")
+        shown = call(command, "job", address, "-o", "json")
         assert json.loads(shown.stdout)["id"] == expected, shown.stderr
-    several = call(command, "job", str(older), "team/run-7", "--json")
+    several = call(command, "job", str(older), "team/run-7", "-o", "json")
     assert [job["id"] for job in json.loads(several.stdout)] == [older, newer]
     wrong = call(command, "job", "swep")
     assert (wrong.exit_code, "no job with the name or guid 'swep'" in wrong.stderr) == (2, True)
@@ -46,7 +46,7 @@ def test_task_and_attempt_are_named_as_tables_show_them(
         assert call(command, "artifacts", address).stdout == "no artifacts\n"
     for address in (f"{job_id}/main.0", "sweep/main.0#1"):
         assert call(command, "history", address).exit_code == 0
-        explained = call(command, "explain", address, "--json")
+        explained = call(command, "explain", address, "-o", "json")
         assert json.loads(explained.stdout)["task"] == attempt.task_id
     missing = call(command, "logs", "sweep/main.0#2")
     assert "has 1 attempt, and none with the number 2" in missing.stderr
@@ -94,11 +94,24 @@ def test_jobs_are_listed_by_id_guid_and_owner(session: Session) -> None:
         return [job["id"] for job in session.jobs(**filters)]
 
     assert listed(id=f"{first},{second},4711") == [second, first]
-    for wrong in ("x", "0", f"{first},", ",".join(["1"] * 101)):
-        with pytest.raises(ApiError, match="must be at most 100 ids"):
+    for wrong in ("x", "0", f"{first},", ",".join(["1"] * 1001)):
+        with pytest.raises(ApiError, match=r"id: must (be ids|have at most 1000 ids)"):
             listed(id=wrong)
     assert listed(guid="G-1") == [second]
     assert listed(guid="g-1") == []
     assert listed(owner="olga") == [second, first]
     assert listed(owner="ann") == []
     assert session.job(first)["owner"] == "olga"
+
+
+def test_many_jobs_and_their_tasks_are_few_requests(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cellrun.api.paths.MOST_IDS", 2)
+    ids = [submit(session) for _ in range(3)]
+    found = list(session.jobs_by_id([*ids, 4711], fields="id,state"))
+    assert found == [{"id": job_id, "state": "PENDING"} for job_id in reversed(ids)]
+    tasks = list(session.tasks_of_jobs(ids, fields="job,index"))
+    assert {task["job"] for task in tasks} == set(ids)
+    assert len(list(session.tasks_of_jobs(ids, limit=2))) == 2
+    assert list(session.tasks_of_jobs(ids, state="running")) == []

@@ -10,9 +10,9 @@ import pytest
 from pytest_django.live_server_helper import LiveServer
 from typer.testing import CliRunner, Result
 
-from client import ApiError, Session
-from client.cli import app
-from client.settings import ClientSettings
+from cellrun import ApiError, Session
+from cellrun.cli import app
+from cellrun.settings import ClientSettings
 from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell
 from controlplane.commands.state.attempt_uids import draw_uids
@@ -143,13 +143,13 @@ def test_invalid_token_prints_one_line_and_a_missing_role_its_remedy(
 
 
 def test_a_job_is_listed_shown_cancelled_and_waited_for(command: CliRunner) -> None:
-    submitted = call(command, "submit", "-", "--json", typed=json.dumps(SPEC))
+    submitted = call(command, "submit", "-", "-o", "json", typed=json.dumps(SPEC))
     job_id = str(json.loads(submitted.stdout)["id"])
     assert "3 pending" in call(command, "jobs", "--state", "pending").stdout
     shown = call(command, "job", job_id)
     assert "main.2" in shown.stdout
     assert "waits for its turn: no placement pass has considered it yet" in shown.stdout
-    explained = json.loads(call(command, "explain", job_id, "--json").stdout)
+    explained = json.loads(call(command, "explain", job_id, "-o", "json").stdout)
     assert explained[0]["reason"]["code"] == "queue_position"
 
     cancelled = call(command, "cancel", job_id, "--reason", "wrong input")
@@ -174,12 +174,12 @@ def test_history_command_shows_jobs_tasks_and_attempts(
     ]
     assert "task was cancelled: cancelled: wrong input" in lines[2]
     [task, *_] = session.tasks(job["id"])
-    entries = json.loads(call(command, "history", "--task", str(task["id"]), "--json").stdout)
+    entries = json.loads(call(command, "history", "--task", str(task["id"]), "-o", "json").stdout)
     assert [(item["to_state"], item["actor"]) for item in entries] == [
         ("KILLED", "olga"),
         ("PENDING", "olga"),
     ]
-    whole = json.loads(call(command, "history", str(job["id"]), "--unmerged", "--json").stdout)
+    whole = json.loads(call(command, "history", str(job["id"]), "--unmerged", "-o", "json").stdout)
     assert len(whole) == 42
     assert len(list(session.history("jobs", job["id"], merged=False, limit=7))) == 7
     other = session.submit({**SPEC, "replicas": 1})
@@ -190,7 +190,7 @@ def test_history_command_shows_jobs_tasks_and_attempts(
 
 def test_cells_are_listed_and_unknown_ones_are_404(command: CliRunner) -> None:
     enroll_cell(name="cell-1", pool="default", now=clock.now())
-    assert json.loads(call(command, "cells", "--json").stdout)[0]["name"] == "cell-1"
+    assert json.loads(call(command, "cells", "-o", "json").stdout)[0]["name"] == "cell-1"
     assert "[404]" in call(command, "drain", "nowhere").stderr
 
 
@@ -209,7 +209,7 @@ def test_pools_and_quotas_are_set_and_shown(command: CliRunner) -> None:
     done = call(command, "quota", "project", "default/default", *(f"--set={x}" for x in limits))
     assert (done.exit_code, done.stderr) == (0, "")
     assert call(command, "quota", "project", "default", "--set", "memory=2Gi").exit_code == 0
-    found = json.loads(call(command, "quota", "project", "default", "--json").stdout)
+    found = json.loads(call(command, "quota", "project", "default", "-o", "json").stdout)
     assert found["resources"] == {"cpu": 4.0, "memory_mib": 2048}
     assert found["running_tasks"] == 7
     assert "project default/default" in call(command, "quota").stdout

@@ -6,7 +6,7 @@ import os
 import pytest
 from typer.testing import CliRunner
 
-from client import Session
+from cellrun import Session
 from controlplane import clock
 from controlplane.commands.bulk import run_bulk_page
 from controlplane.models import AuditLine, BulkOperation, Job
@@ -64,7 +64,7 @@ def test_jobs_of_a_label_are_cancelled_and_the_others_stay(
 def test_dry_run_changes_nothing_for_every_action(command: CliRunner, session: Session) -> None:
     (job_id,) = submit(session, 1)
     for action, count in (("cancel", 1), ("hold", 1), ("release", 0), ("retry", 0), ("delete", 0)):
-        done = call(command, "bulk", action, "--project", "default", "--dry-run", "--json")
+        done = call(command, "bulk", action, "--project", "default", "--dry-run", "-o", "json")
         assert done.exit_code == 0, done.stderr
         assert json.loads(done.stdout)["count"] == count
     assert not BulkOperation.objects.exists()

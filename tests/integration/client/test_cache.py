@@ -7,7 +7,7 @@ import pytest
 from pytest_django.live_server_helper import LiveServer
 from typer.testing import CliRunner, Result
 
-from client.cli import app
+from cellrun.cli import app
 from controlplane import clock
 from controlplane.commands.tenancy.tokens import create_api_token
 from controlplane.contract.states import TaskState as S
@@ -57,10 +57,10 @@ def test_hit_names_its_origin_everywhere(stage: Stage, cellrun: Call) -> None:
     assert "POPULATED  42" in cellrun("job", str(first.pk)).stdout
     explained = cellrun("explain", "--task", str(stage.task(second).pk))
     assert f"ended SUCCEEDED with the {origin}" in explained.stdout
-    document = json.loads(cellrun("job", str(second.pk), "--json").stdout)["tasks"][0]
+    document = json.loads(cellrun("job", str(second.pk), "-o", "json").stdout)["tasks"][0]
     assert (document["cache_status"], document["cache_key"]) == ("HIT", "model:2031@1")
     assert document["cache_origin"]["attempt_uid"] == str(stage.last(first).pk)
-    [entry] = json.loads(cellrun("cache", "list", "--json").stdout)
+    [entry] = json.loads(cellrun("cache", "list", "-o", "json").stdout)
     assert (entry["key"], entry["hits"]) == ("model:2031@1", 1)
     assert entry["origin"]["submitter"] == stage.owner.username
     assert "42" in cellrun("cache", "show", "model:2031@1").stdout

@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from client import Session
+from cellrun import Session
 from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell
 from controlplane.models import AuditLine, Cell

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from client import Session
-from client.downloads.files import Download
+from cellrun import Session
+from cellrun.downloads.files import Download
 from controlplane import clock
 from controlplane.commands.cells.operate import enroll_cell
 from controlplane.contract.artifacts import path_of
@@ -72,7 +72,7 @@ def test_artifacts_of_many_tasks_are_listed_downloaded_and_continued(
     job_id: int,
     tmp_path: Path,
 ) -> None:
-    listed = json.loads(call(command, "artifacts", str(job_id), "--json").stdout)
+    listed = json.loads(call(command, "artifacts", str(job_id), "-o", "json").stdout)
     assert [task["index"] for task in listed] == list(range(TASKS))
     assert [item["name"] for item in listed[24]["artifacts"]] == sorted(NAMES)
     out = tmp_path / "out"
@@ -82,13 +82,13 @@ def test_artifacts_of_many_tasks_are_listed_downloaded_and_continued(
     partial.write_bytes(MODEL[:300_000])
     with session.open_artifact(first, 300_000) as (start, pieces):
         assert (start, b"".join(pieces)) == (300_000, MODEL[300_000:])
-    done = call(command, "artifacts", str(job_id), "-o", str(out), "--parallel", "8")
+    done = call(command, "artifacts", str(job_id), "--get", str(out), "--parallel", "8")
     assert done.exit_code == 0, done.stderr
     found = files_in(out)
     assert set(found) == {f"main/{n}/{name}" for n in range(TASKS) for name in NAMES}
     assert all(found[f"main/{n}/model"] == MODEL for n in range(TASKS))
     assert found["main/24/plots/a b/50%?#.png"] == b"24"
-    again = call(command, "artifacts", str(job_id), "-o", str(out))
+    again = call(command, "artifacts", str(job_id), "--get", str(out))
     assert f"{3 * TASKS} of them complete before" in again.stderr
 
 
@@ -142,7 +142,7 @@ def test_purged_file_is_reported_by_name(
 ) -> None:
     for path in (tmp_path / "store").rglob("model"):
         path.unlink()
-    done = call(command, "artifacts", str(job_id), "-o", str(tmp_path / "out"))
+    done = call(command, "artifacts", str(job_id), "--get", str(tmp_path / "out"))
     assert (done.exit_code, f"{TASKS} of {3 * TASKS} files failed" in done.stderr) == (2, True)
     assert "main/0/model: " in done.stderr
     assert "no longer stored [404]" in done.stderr

@@ -8,7 +8,7 @@ import pytest
 from django.db import connections
 from typer.testing import CliRunner
 
-from client import Session
+from cellrun import Session
 from controlplane.domain.roles import Role
 from controlplane.models import NotificationAddress, NotificationMessage, NotificationRule
 from tests.integration.callbacks.receiver import Receiver
@@ -73,7 +73,7 @@ def test_test_of_an_address_reports_whether_the_message_arrived(
 
 def test_url_is_never_shown(command: CliRunner) -> None:
     add(command, "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ")
-    for words in (("list",), ("list", "--json"), ("address", "show", "ops")):
+    for words in (("list",), ("list", "-o", "json"), ("address", "show", "ops")):
         shown = call(command, "notifications", *words).stdout
         assert "slack://…" in shown
         assert "TIiajkdnlazkcOXrIdevi7FQ" not in shown
@@ -98,7 +98,7 @@ def test_rule_is_created_changed_and_deleted(command: CliRunner) -> None:
     assert call(command, *rule, "--state", "failed", "--disable").exit_code == 0
     found.refresh_from_db()
     assert (found.projects, found.is_enabled) == (["default/lab"], False)
-    shown = json.loads(call(command, "notifications", "rule", "show", "night", "--json").stdout)
+    shown = json.loads(call(command, "notifications", "rule", "show", "night", "-o", "json").stdout)
     assert (shown["states"], shown["quiet_hours"]["begin"]) == (["FAILED"], "22:00")
     assert call(command, *rule, "--quiet-hours", "none", "--project", "").exit_code == 0
     found.refresh_from_db()

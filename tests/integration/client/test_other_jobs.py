@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from client import ApiError, Session
+from cellrun import ApiError, Session
 from controlplane.contract.states import TaskState
 from controlplane.models import Attempt, Job, Task, TaskGroup
 from tests.integration.client.test_against_the_api import SPEC, call, make_attempt
@@ -33,7 +33,7 @@ groups:
 
 def test_submit_passes_on_every_job_field(command: CliRunner, session: Session) -> None:
     first = session.submit({**SPEC, "guid": "first"})
-    submitted = call(command, "submit", "-", "--json", typed=FULL)
+    submitted = call(command, "submit", "-", "-o", "json", typed=FULL)
     assert submitted.exit_code == 0, submitted.stderr
     job = json.loads(submitted.stdout)
     assert (job["coscheduled"], job["parent"], job["min_available"]) == (True, first["id"], 3)
@@ -46,7 +46,7 @@ def test_submit_passes_on_every_job_field(command: CliRunner, session: Session) 
     assert "1 child" in call(command, "job", str(first["id"])).stdout
     explained = call(command, "explain", str(job["id"])).stdout
     assert "waits until job first has finished" in explained
-    newer = json.loads(call(command, "submit", "-", "--json", typed=FULL).stdout)
+    newer = json.loads(call(command, "submit", "-", "-o", "json", typed=FULL).stdout)
     assert Job.objects.get(pk=job["id"]).ending_reason == "replaced"
     assert ("settled", job["id"]) in [(w["until"], w["job"]) for w in newer["waits_for"]]
 
@@ -56,8 +56,7 @@ def test_a_job_is_retried_and_deleted(command: CliRunner, session: Session) -> N
     refused = call(command, "retry", str(job_id))
     assert (refused.exit_code, refused.stderr) == (
         2,
-        f"cellrun: Conflict: job {job_id} has not ended: retry it after its end, or cancel it first"
-        " [409]\n",
+        f"cellrun: job {job_id} has not ended: retry it after its end, or cancel it first [409]\n",
     )
     session.cancel_job(job_id)
     made = call(command, "retry", str(job_id), "--key", "again")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from client import Session
+from cellrun import Session
 from controlplane.models import ApiToken, Job, Membership, Pool, Project, Quota, StoredTotal
 from tests.integration.client.test_against_the_api import call
 from tests.integration.client.test_against_the_api import command as command

@@ -27,6 +27,7 @@ def test_schedule_is_set_shown_paused_run_and_deleted(command: CliRunner, docume
     options = ("--cron", "30 2 * * *", "--time-zone", "Europe/Berlin", "--overlap", "queue")
     made = call(command, "schedule", "set", "nightly", document, *options, "--set", "name=report")
     assert made.stdout.startswith("schedule nightly: next ")
+    assert "02:30:00 CE" in made.stdout  # CET or CEST
     assert Schedule.objects.get().job["name"] == "report"
     listed = call(command, "schedule", "list").stdout
     assert "nightly" in listed
@@ -35,16 +36,28 @@ def test_schedule_is_set_shown_paused_run_and_deleted(command: CliRunner, docume
     shown = call(command, "schedule", "show", "nightly").stdout
     assert "paused: audit" in shown
     assert "no instant has passed yet" in shown
-    ran = json.loads(call(command, "schedule", "run", "nightly", "--json").stdout)
+    ran = json.loads(call(command, "schedule", "run", "nightly", "-o", "json").stdout)
     assert Job.objects.get().pk == ran["id"]
-    history = json.loads(call(command, "schedule", "show", "nightly", "--json").stdout)["firings"]
+    history = json.loads(call(command, "schedule", "show", "nightly", "-o", "json").stdout)[
+        "firings"
+    ]
     assert [(it["outcome"], it["job"]) for it in history] == [("started", ran["id"])]
     call(command, "schedule", "resume", "nightly")
     refused = call(command, "schedule", "delete", "nightly")
     assert refused.exit_code != 0
     assert Schedule.objects.exists()
-    call(command, "schedule", "delete", "nightly", "--yes")
+    call(command, "schedule", "delete", "nightly", "-y")
     assert not Schedule.objects.exists()
+
+
+def test_describe_names_the_schedule_of_a_waiting_job(command: CliRunner, document: str) -> None:
+    call(command, "schedule", "set", "nightly", document, "--cron", "30 2 * * *")
+    ran = json.loads(call(command, "schedule", "run", "nightly", "-o", "json").stdout)
+    for words in (("describe",), ("job",)):
+        page = " ".join(call(command, *words, str(ran["id"])).stdout.split())
+        assert "submitted by schedule nightly for 20" in page
+    task = call(command, "describe", f"{ran['id']}/main.0").stdout
+    assert "nightly" in task.partition("why it waits")[2]
 
 
 def test_bad_cron_is_one_line(command: CliRunner, document: str) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from client import Session
-from client.cli import app
+from cellrun import Session
+from cellrun.cli import app
 from controlplane.domain.jobs.secrets import read_registry
 from controlplane.models import Domain, Project
 from controlplane.queries.tenancy.access import find_project_place
@@ -42,7 +42,9 @@ def test_a_secret_is_written_from_a_pipe_or_a_file_byte_for_byte(
 
 
 def test_registry_option_stores_a_username_and_password(command: CliRunner) -> None:
-    done = call(command, "secrets", "set", "hub", "--registry", "ann", "--json", typed=VALUE + "\n")
+    done = call(
+        command, "secrets", "set", "hub", "--registry", "ann", "-o", "json", typed=VALUE + "\n"
+    )
     assert done.exit_code == 0
     assert VALUE not in done.output
     login = read_registry(value_of("hub"))
@@ -68,7 +70,7 @@ def test_registry_option_stores_a_username_and_password(command: CliRunner) -> N
 def test_terminal_prompts_for_the_value_without_echo(
     command: CliRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client.commands.tenancy.secrets.is_terminal", lambda: True)
+    monkeypatch.setattr("cellrun.commands.tenancy.secrets.is_terminal", lambda: True)
     done = call(command, "secrets", "set", "token", typed=f"{VALUE}\n{VALUE}\n")
     assert done.exit_code == 0
     assert "Value:" in done.stderr
@@ -92,7 +94,7 @@ def test_secrets_are_listed_and_deleted(command: CliRunner, session: Session) ->
         ["a", "0", "1", "olga"],
         ["b", "15", "1", "olga"],
     ]
-    elsewhere = call(command, "secrets", "list", "--project", "lab/genes", "--json")
+    elsewhere = call(command, "secrets", "list", "--project", "lab/genes", "-o", "json")
     assert [item["name"] for item in json.loads(elsewhere.stdout)] == ["c"]
     assert call(command, "secrets", "delete", "b", typed="n\n").exit_code == 1
     gone = call(command, "secrets", "delete", "b", "--yes")
@@ -101,11 +103,11 @@ def test_secrets_are_listed_and_deleted(command: CliRunner, session: Session) ->
     again = call(command, "secrets", "delete", "b", "--yes")
     assert (again.exit_code, again.stderr) == (
         2,
-        "cellrun: Not Found: the project has no secret b [404]\n",
+        "cellrun: the project has no secret b [404]\n",
     )
     assert call(command, "secrets", "delete", "c", "-y", "--project", "lab/genes").exit_code == 0
 
 
-def test_every_command_has_json_and_help() -> None:
+def test_every_command_has_output_and_help() -> None:
     for name in ("list", "set", "delete"):
-        assert "--json" in CliRunner().invoke(app, ["secrets", name, "--help"]).stdout
+        assert "--output" in CliRunner().invoke(app, ["secrets", name, "--help"]).stdout

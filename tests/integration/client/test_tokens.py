@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from client import Session
+from cellrun import Session
 from controlplane.models import ApiToken
 from tests.integration.client.test_against_the_api import call
 from tests.integration.client.test_against_the_api import command as command
@@ -63,6 +63,6 @@ def test_operator_lists_the_audit_log(command: CliRunner) -> None:
     assert done.exit_code == 0
     lines = [line.split() for line in done.stdout.splitlines()]
     assert [line[line.index("token") + 3] for line in lines[1:]] == ["change.user", "create.user"]
-    listed = call(command, "audit", "--action", "change.user", "--json")
+    listed = call(command, "audit", "--action", "change.user", "-o", "json")
     assert '"is_active": false' in listed.stdout
     assert call(command, "audit", "--actor", "nemo").stdout == "no lines\n"

@@ -1,12 +1,13 @@
 """What the command prints while it waits and at the end, against the real API."""
 
 import os
+import re
 import signal
 
 import pytest
 from typer.testing import CliRunner
 
-from client import Session
+from cellrun import Session
 from controlplane.contract.states import TaskState
 from controlplane.models import Job, Task
 from controlplane.storage.folder import append_log
@@ -34,6 +35,25 @@ def test_run_prints_its_number_its_reason_and_prompts_at_an_interrupt(
         assert b"is killed" in read_until(end, b"is killed")
         assert process.wait(60) == 130
     assert session.job(job["id"])["state"] == "KILLED"
+
+
+def test_a_filter_waits_for_all_open_jobs_that_match(command: CliRunner, session: Session) -> None:
+    ids = [session.submit({**SPEC, "labels": {"sweep": "7"}})["id"] for _ in range(3)]
+    session.submit({**SPEC, "labels": {"sweep": "8"}})
+    session.cancel_job(ids.pop(0))  # has ended before
+    with terminal("wait", "--label", "sweep=7") as (process, end):
+        shown = read_until(end, f"job {ids[1]}".encode())
+        for job_id in ids:
+            session.cancel_job(job_id)
+        shown += read_until(end, b"nothing ends like this")
+        assert process.wait(60) == 1
+    for job_id in ids:
+        assert re.search(rf"job {job_id} \(sweep\) (\x1b\[[0-9;]*m)?killed".encode(), shown)
+    none = call(command, "wait", "--label", "sweep=9")
+    assert none.exit_code == 2
+    assert none.stderr.startswith("cellrun: no open job matches;")
+    for words in ((), ("7", "--name", "sweep")):
+        assert call(command, "wait", *words).exit_code == 2
 
 
 def test_failed_task_is_named_after_a_wait_and_its_log_command_works(

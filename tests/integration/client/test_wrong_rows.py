@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from client import Session
+from cellrun import Session
 from controlplane.models import Job, Pool
 from tests.integration.client.test_against_the_api import SPEC, call
 from tests.integration.client.test_against_the_api import command as command
@@ -32,7 +32,7 @@ def test_wrong_field_is_shown_and_can_be_set_again(
     Pool.objects.update(**{field: value})
     assert "default" in call(command, "pools").stdout
     assert field in call(command, "pools", "default").stdout
-    assert json.loads(call(command, "pools", "default", "--json").stdout)[field] == value
+    assert json.loads(call(command, "pools", "default", "-o", "json").stdout)[field] == value
     call(command, "pools", "default", "--set", f"{field}={json.dumps(valid)}")
     assert Pool.objects.values_list(field, flat=True).get() == valid
 
@@ -42,7 +42,7 @@ def test_job_with_an_invalid_band_is_shown_and_can_be_cancelled(
 ) -> None:
     job_id = session.submit(SPEC)["id"]
     Job.objects.update(band=7)
-    assert json.loads(call(command, "job", str(job_id), "--json").stdout)["band"] == "7"
+    assert json.loads(call(command, "job", str(job_id), "-o", "json").stdout)["band"] == "7"
     assert SPEC["name"] in call(command, "jobs").stdout
     call(command, "move", str(job_id), "--band", "batch")
     assert session.job(job_id)["band"] == "batch"

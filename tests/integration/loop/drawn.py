@@ -15,6 +15,7 @@ RULES: tuple[dict[str, Any], ...] = (
     {"codes": [1], "do": "fail"},
     {"codes": [1, 2], "reason": "exit_status", "do": "retry"},
     {"codes": [2], "do": "fail"},
+    {"codes": [1, 2], "do": "retry", "resources": {"memory": "2x"}},
     {"reason": "system_failure", "do": "retry"},
     {"reason": "system_failure", "do": "fail"},
     {"reason": "build_timeout", "do": "retry"},
@@ -34,7 +35,11 @@ def groups(draw: st.DrawFn, number: int, *, is_gang: bool) -> dict[str, Any]:
         group["delivery"], group["retries"]["failure"] = "at_most_once", 0
     wanted = draw(st.lists(st.sampled_from(RULES), max_size=2))
     may_retry = group["retries"]["failure"] > 0
-    group["on_exit"] = [rule for rule in wanted if may_retry or rule["do"] == "fail"]
+    group["on_exit"] = [
+        rule
+        for rule in wanted
+        if (may_retry or rule["do"] == "fail") and not (is_gang and "resources" in rule)
+    ]
     group["exclusive"] = draw(st.sampled_from([False, False, False, True, "strict"]))
     if draw(st.integers(0, 3)) == 0:
         group["timeout_seconds"] = 30

@@ -36,7 +36,7 @@ from controlplane.domain.alerts import ALERTS, QUIET_SECONDS
 from controlplane.domain.roles import Role
 from controlplane.domain.state.effects import Effects, RaiseAlert
 from controlplane.inbox.batches import Inbox
-from controlplane.models import Alert, Attempt, Job, Pool, Shape, TaskGroup
+from controlplane.models import Alert, Attempt, Job, Pool, Schedule, Shape, TaskGroup
 from controlplane.queries.sql import execute
 from controlplane.storage import folder as store
 from controlplane.ticks import convergence, hooks, placement
@@ -466,6 +466,17 @@ def fails_to_send_to_an_address(it: Installation) -> Iterator[str]:
         pass_at(now + timedelta(hours=4), django_settings)
 
 
+def refuses_the_jobs_of_a_schedule(it: Installation) -> Iterator[str]:
+    job = {"name": "report", "image": "x", "command": ["true"], "allow_unsatisfiable": True}
+    wanted = {"cron": "* * * * *", "catch_up": "all", "overlap": "allow", "job": job}
+    it.send("PUT", "/schedules/reports", wanted)
+    refused = {**job, "pool": "removed"}
+    Schedule.objects.update(job=refused, next_at=clock.now() - timedelta(minutes=4))
+    it.stage.converge()
+    yield "schedule reports in default/default"
+    it.send("PUT", "/schedules/reports", wanted)
+
+
 def permitting_this_machine() -> Any:
     networks = (ip_network("127.0.0.0/8"),)
     return django_settings.CELLRUN.model_copy(update={"callback_allowed_networks": networks})
@@ -499,6 +510,7 @@ SCENES: dict[str, tuple[Scene, ...]] = {
     "control_plane_gap": (was_down, receives_nothing_of_its_own),
     "rule_failed": (fails_at_a_rule,),
     "notification_failing": (fails_to_send_to_an_address,),
+    "schedule_refused": (refuses_the_jobs_of_a_schedule,),
 }
 """By kind; of each kind in the order of the symptoms in its entry."""
 

@@ -7,7 +7,7 @@ import pytest
 from django.test import Client
 
 from controlplane import clock
-from controlplane.api import schemas
+from controlplane.api.work import forecast_schemas
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.commands.jobs.dry_run import DryRun, dry_run
 from controlplane.commands.tenancy.tokens import create_api_token
@@ -97,7 +97,7 @@ def test_dry_run_changes_nothing_and_is_refused_like_a_submission(
     assert everything() == before
     assert len(loop.wire.sent) == sent
     if status == 200:
-        schemas.DryRun.model_validate(document)
+        forecast_schemas.DryRun.model_validate(document)
     else:
         assert api.post("/jobs", a_job(**more)) == (status, document)
 

@@ -16,6 +16,7 @@ from django.contrib.auth.models import User
 from controlplane import clock
 from controlplane.commands.jobs.submit import submit_jobs
 from controlplane.commands.tenancy.accounts import create_user
+from controlplane.domain.jobs.concurrency import ConcurrencyKeyFull
 from controlplane.domain.jobs.submission import JobsRefused
 from controlplane.inbox.batches import Inbox
 from controlplane.models import Attempt, Cell, Pool, Project, Quota, TickState
@@ -45,6 +46,7 @@ NAMES = ("default", "second", "third", "fourth")
 # By number of pools: so little of each cell that bands compete for it.
 CPU = {1: 6000, 4: 1000}
 TOKENS, FPGAS = 3, 2
+KEYED = 4
 USER_CPU, USER_TASKS, USER_JOBS, PROJECT_TASKS = 5000, 7, 3, 14
 
 pytestmark = pytest.mark.serial
@@ -81,6 +83,11 @@ BEYOND = {
         JOIN controlplane_quota q ON q.user_id = j.owner_id OR q.project_id = j.project_id
         WHERE a.released_at IS NULL GROUP BY q.id
         HAVING count(*) > q.running_tasks OR count(DISTINCT a.job_id) > q.running_jobs
+    """,
+    "a concurrency key": f"""
+        SELECT j.concurrency_id, count(*) FROM controlplane_attempt a
+        JOIN controlplane_job j ON j.id = a.job_id AND j.concurrency_id IS NOT NULL
+        WHERE a.released_at IS NULL GROUP BY 1 HAVING count(*) > {KEYED}
     """,
     "a task, which has one place": DOUBLED,
     "a pool, which has its own cells": """
@@ -119,7 +126,11 @@ def submit_contenders(owners: list[User], pools: list[str]) -> Work:
             body["resources"]["cpu"] = 0.5
         if dice.random() < 0.4:
             body["resources"][dice.choice(["licence", "fpga"])] = 1
-        with suppress(JobsRefused):  # larger than every cell, or than a quota
+        if dice.random() < 0.4:
+            policy = dice.choice(["wait", "wait", "reject", "replace"])
+            body["concurrency"] = {"key": "shared", "limit": KEYED, "on_conflict": policy}
+        # Larger than every cell or a quota, or its key is full.
+        with suppress(JobsRefused, ConcurrencyKeyFull):
             owner = dice.choice(owners)
             now = clock.now()
             submit_jobs(specs=[parse_job(body)], bodies=[body], owner=owner, now=now)

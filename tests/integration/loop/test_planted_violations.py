@@ -45,6 +45,16 @@ JOB, GROUP, TASK = "controlplane_job", "controlplane_taskgroup", "controlplane_t
 ATTEMPT, HISTORY = "controlplane_attempt", "controlplane_transition"
 CELL, LEASE = "controlplane_cell", "controlplane_celllease"
 DEPENDENCY = "controlplane_jobdependency"
+SCHEDULE = (
+    "INSERT INTO controlplane_schedule (project_id, name, owner_id, cron, time_zone, catch_up,"
+    " overlap, job, is_paused, paused_because, created_at, updated_at)"
+    " SELECT %(project)s, 'nightly', owner_id, '30 2 * * *', 'UTC', 'all', 'allow', '{}', true, '',"
+    " now(), now() FROM controlplane_job LIMIT 1"
+)
+FIRING = (
+    "INSERT INTO controlplane_schedulefiring (schedule_id, fired_at, outcome, text, is_ended, at,"
+    " job_id) SELECT id, now(), 'started', '', false,"
+)
 
 PLANTED = [
     plant(
@@ -165,6 +175,11 @@ PLANTED = [
         16,
         "attempt {failed_attempt}",
         f"UPDATE {ATTEMPT} SET retry_rule = 1 WHERE uid = %(failed_attempt)s",
+    ),
+    plant(
+        17,
+        "attempt {failed_attempt}",
+        f"UPDATE {ATTEMPT} SET resources = '{{}}' WHERE uid = %(failed_attempt)s",
     ),
     plant(
         20,
@@ -320,6 +335,35 @@ PLANTED = [
         "INSERT INTO controlplane_storedsize (job_id, project_id, file_bytes, stdout_bytes,"
         " stderr_bytes, counted_bytes, is_uncounted)"
         " VALUES (%(running_job)s, %(project)s, 2, 0, 0, 2, false)",
+    ),
+    plant(
+        80,
+        "concurrency key k of project {project}",
+        """UPDATE controlplane_shape SET concurrency = '{"id": 7, "key": "k", "limit": 1}'""",
+        f"UPDATE {ATTEMPT} SET concurrency_id = 7 WHERE released_at IS NULL",
+    ),
+    plant(
+        81,
+        "attempt {running_attempt}",
+        f"UPDATE {ATTEMPT} SET concurrency_id = 7 WHERE uid = %(running_attempt)s",
+    ),
+    plant(
+        81,
+        "attempt {running_attempt}",
+        f"UPDATE {JOB} SET concurrency_id = 7 WHERE id = %(running_job)s",
+    ),
+    plant(
+        90,
+        "instant nightly/2031-05-04T02:30:00Z of project {project}",
+        SCHEDULE,
+        f"{FIRING} '2031-05-04T02:30:00Z', %(running_job)s FROM controlplane_schedule",
+    ),
+    plant(
+        91,
+        "instant nightly/2031-05-04T02:30:00Z of project {project}",
+        SCHEDULE,
+        f"{FIRING} '2031-05-04T02:30:00Z', 4711 FROM controlplane_schedule",
+        f"{FIRING} '2031-05-04T02:31:00.25Z', 4711 FROM controlplane_schedule",
     ),
 ]
 

@@ -188,7 +188,7 @@ def test_recount_pages_are_bounded_by_tasks_and_jobs(
     assert call()[0] == 1
 
 
-@pytest.mark.parametrize(("seed", "moment"), [(5, 15.0), (6, 30.0), (7, 60.0)])
+@pytest.mark.parametrize(("seed", "moment"), [(5, 15.0), (6, 30.0), (8, 60.0)])
 def test_recount_finds_no_difference_in_a_simulation(
     transactional_db: None, seed: int, moment: float
 ) -> None:

@@ -26,7 +26,8 @@ from controlplane.commands.tenancy.accounts import create_user
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.roles import Role
 from controlplane.domain.schedules.firing import CatchUp, Overlap
-from controlplane.models import AuditLine, Job, Membership, Project, Schedule, ScheduleFiring
+from controlplane.models import Alert, AuditLine, Job, Membership, Project, Schedule, ScheduleFiring
+from controlplane.queries.integrity.invariants import check_all
 from controlplane.queries.schedules import find_schedule
 from controlplane.spec import InvalidSpec
 from tests.harness.members import admit
@@ -192,6 +193,63 @@ def test_death_at_any_statement_starts_no_instant_twice_and_loses_none(
     assert jobs() == [guid_of("a", NOON), guid_of("b", NOON)]
 
 
+@pytest.mark.parametrize(
+    ("rule", "overlap", "expected", "open_jobs"),
+    [
+        (CatchUp.NONE, Overlap.ALLOW, [(0, "started"), (10, "missed")], 1),
+        (CatchUp.LATEST, Overlap.SKIP, [(0, "started"), (10, "missed"), (60, "skipped")], 1),
+        (CatchUp.LATEST, Overlap.REPLACE, [(0, "started"), (10, "missed"), (60, "started")], 1),
+        (CatchUp.LATEST, Overlap.ALLOW, [(0, "started"), (10, "missed"), (60, "started")], 2),
+    ],
+)
+def test_job_of_a_process_that_died_is_in_the_history_after_an_outage(
+    put: Callable[..., Schedule],
+    monkeypatch: pytest.MonkeyPatch,
+    rule: CatchUp,
+    overlap: Overlap,
+    expected: list[tuple[int, str]],
+    open_jobs: int,
+) -> None:
+    schedule = put(catch_up=rule, overlap=overlap)
+
+    def die(*_: Any) -> int:
+        raise Died
+
+    with monkeypatch.context() as context:
+        context.setattr(fire, "_record", die)
+        with pytest.raises(Died):
+            tick(0)
+    assert (history(schedule), Job.objects.count()) == ([], 1)
+    tick(65)
+    assert history(schedule) == expected
+    assert Job.objects.filter(finished_at=None).count() == open_jobs
+
+
+class Died(Exception):
+    """The process was killed."""
+
+
+def test_full_concurrency_key_refuses_an_instant(put: Callable[..., Schedule]) -> None:
+    rule = {"key": "reports", "limit": 1, "on_conflict": "reject"}
+    schedule = put(job={**JOB, "concurrency": rule}, overlap=Overlap.ALLOW)
+    tick(0)
+    tick(10)
+    assert history(schedule) == [(0, "started"), (10, "refused")]
+    text = schedule.firings.get(outcome="refused").text
+    assert text.startswith("concurrency key reports is full: 1 open task of job")
+    finish(0)
+    tick(20)
+    assert history(schedule)[-1] == (20, "started")
+
+
+def test_replaced_job_is_not_in_the_way_of_its_successor(put: Callable[..., Schedule]) -> None:
+    rule = {"key": "reports", "limit": 1, "on_conflict": "reject"}
+    schedule = put(job={**JOB, "concurrency": rule}, overlap=Overlap.REPLACE)
+    tick(0)
+    tick(10)
+    assert history(schedule) == [(0, "started"), (10, "started")]
+
+
 def test_refused_job_is_recorded_and_does_not_stop_others(
     loop: Loop, put: Callable[..., Schedule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +261,158 @@ def test_refused_job_is_recorded_and_does_not_stop_others(
     Schedule.objects.filter(pk=bad.pk).update(job={"name": 7})
     tick(10)
     assert history(bad)[-1] == (10, "refused")
+
+
+def test_instants_skipped_after_a_refused_one_name_the_refusal(
+    put: Callable[..., Schedule],
+) -> None:
+    schedule = put(catch_up=CatchUp.ALL)
+    Schedule.objects.update(job={**JOB, "pool": "removed"})
+    tick(25)
+    assert history(schedule) == [(0, "refused"), (10, "skipped"), (20, "skipped")]
+    texts = set(schedule.firings.filter(outcome="skipped").values_list("text", flat=True))
+    assert texts == {"an earlier instant was due at the same time, and its job was refused"}
+
+
+def test_instants_skipped_after_a_started_one_name_its_job(put: Callable[..., Schedule]) -> None:
+    schedule = put(catch_up=CatchUp.ALL)
+    tick(15)
+    assert history(schedule) == [(0, "started"), (10, "skipped")]
+    assert schedule.firings.get(outcome="skipped").text == "an earlier job has not finished"
+
+
+def refusal_alerts() -> list[str]:
+    found = Alert.objects.filter(kind="schedule_refused", cleared_at=None)
+    return [f"{alert.subject}: {alert.text}" for alert in found]
+
+
+def test_third_refused_job_in_succession_raises_an_alert_that_a_started_one_closes(
+    put: Callable[..., Schedule],
+) -> None:
+    schedule = put(overlap=Overlap.ALLOW)
+    tick(0)
+    Schedule.objects.update(job={**JOB, "pool": "removed"})
+    for minutes in (10, 20):
+        tick(minutes)
+    assert refusal_alerts() == []
+    tick(30)
+    [alert] = refusal_alerts()
+    words = "schedule nightly in default/default: the last 3 jobs were refused, the latest one: "
+    assert alert.startswith(words)
+    assert "removed" in alert
+    Schedule.objects.update(job=JOB)
+    tick(40)
+    assert history(schedule)[-1] == (40, "started")
+    assert refusal_alerts() == []
+
+
+@pytest.mark.parametrize("change", ["run", "write", "pause", "delete"])
+def test_alert_of_refused_jobs_closes_when_users_change_or_run_the_schedule(
+    put: Callable[..., Schedule], change: str
+) -> None:
+    schedule = put(overlap=Overlap.ALLOW, catch_up=CatchUp.ALL)
+    Schedule.objects.update(job={**JOB, "pool": "removed"})
+    tick(25)
+    assert len(refusal_alerts()) == 1
+    now = NOON + timedelta(minutes=26)
+    if change == "run":
+        Schedule.objects.update(job=JOB)
+        run_schedule(find_schedule(schedule.project_id, "nightly"), actor="me", now=now)
+    elif change == "write":
+        put(at=now)
+    elif change == "pause":
+        pause_schedule(schedule_id=schedule.pk, reason="", actor="me", now=now)
+    else:
+        delete_schedule(schedule_id=schedule.pk, actor="me", now=now)
+    assert refusal_alerts() == []
+
+
+def test_skipped_instants_neither_raise_nor_close_the_alert(put: Callable[..., Schedule]) -> None:
+    put(catch_up=CatchUp.ALL)
+    Schedule.objects.update(job={**JOB, "pool": "removed"})
+    tick(25)  # one refused, two skipped
+    assert refusal_alerts() == []
+    tick(30)
+    tick(45)
+    assert len(refusal_alerts()) == 1
+
+
+def test_refused_jobs_of_a_queue_do_not_wait_for_each_other_and_raise_the_alert(
+    put: Callable[..., Schedule],
+) -> None:
+    schedule = put(overlap=Overlap.QUEUE, catch_up=CatchUp.ALL)
+    tick(0)
+    tick(30)
+    Schedule.objects.update(job={**JOB, "pool": "removed"})
+    finish(0)
+    assert refusal_alerts() == []
+    tick(31)
+    refused = [(minutes, "refused") for minutes in (10, 20, 30)]
+    assert history(schedule) == [(0, "started"), *refused]
+    assert len(refusal_alerts()) == 1
+
+
+@pytest.mark.parametrize("change", ["pause", "calendar"])
+def test_job_of_a_dead_process_is_recorded_when_the_schedule_is_paused_or_changed(
+    put: Callable[..., Schedule], change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = put()
+
+    def die(*_: Any) -> None:
+        raise Died
+
+    with monkeypatch.context() as context:
+        context.setattr(fire, "_record", die)
+        with pytest.raises(Died):
+            tick(0)
+    assert history(schedule) == []
+    later = NOON + timedelta(minutes=2)
+    if change == "pause":
+        pause_schedule(schedule_id=schedule.pk, reason="", actor="me", now=later)
+        assert history(schedule) == [(0, "started")]
+        resume_schedule(schedule_id=schedule.pk, reason="", actor="me", now=later)
+    else:
+        put(cron="5/10 * * * *", at=later)
+        assert history(schedule) == [(0, "started")]
+    assert schedule.firings.get().job_id == Job.objects.get().pk
+    tick(15)
+    # The job is unfinished, and the rule for overlap is skip.
+    assert history(schedule)[-1][1] == "skipped"
+    assert Job.objects.count() == 1
+
+
+def test_job_of_a_dead_process_replaces_the_one_before_it_when_the_schedule_is_paused(
+    put: Callable[..., Schedule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = put(overlap=Overlap.REPLACE)
+    tick(0)
+
+    def die(*_: Any) -> None:
+        raise Died
+
+    with monkeypatch.context() as context:
+        # The process dies between the submission and the cancellation of the earlier job.
+        context.setattr(fire, "_cancel_jobs", die)
+        with pytest.raises(Died):
+            tick(10)
+    later = NOON + timedelta(minutes=12)
+    pause_schedule(schedule_id=schedule.pk, reason="", actor="me", now=later)
+    assert history(schedule) == [(0, "started"), (10, "started")]
+    assert [job.ending_as is not None for job in Job.objects.order_by("pk")] == [True, False]
+
+
+@pytest.mark.parametrize("fraction", [0, 1, 250_000])
+def test_started_instants_and_manual_runs_have_the_jobs_of_their_guids(
+    put: Callable[..., Schedule], fraction: int
+) -> None:
+    schedule = put(overlap=Overlap.ALLOW)
+    tick(0)
+    manual_at = NOON + timedelta(minutes=3, microseconds=fraction)
+    job_id = run_schedule(schedule, actor="me", now=manual_at)
+    assert schedule.firings.count() == 2
+    assert check_all() == []
+    Job.objects.filter(pk=job_id).update(guid="nightly/2031-05-04T12:00:01Z")
+    assert [found.number for found in check_all()] == [90]
 
 
 def test_owner_without_the_role_or_deactivated_starts_nothing(

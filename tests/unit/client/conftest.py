@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from client.api.session import Session
-from client.settings import ClientSettings
+from cellrun.api.session import Session
+from cellrun.settings import ClientSettings
 from tests.unit.client.stub_server import Api
 
 

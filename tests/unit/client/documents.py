@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from client.documents import (
+from cellrun.documents import (
     BulkOperation,
     CacheEntry,
     Cell,
@@ -44,10 +44,13 @@ def a_job(**changes: Any) -> Job:
         "parent": None,
         "children": 0,
         "retry_of": None,
+        "schedule": None,
         "waits_for": [],
         "queue_rank": 0,
         "holds": [],
         "trace": None,
+        "labels": {},
+        "annotation": "",
         "created_at": AT,
         "started_at": AT,
         "finished_at": None,
@@ -61,6 +64,7 @@ def a_task(**changes: Any) -> Task:
     """A PENDING task that was never placed."""
     task: Any = {
         "id": 70,
+        "guid": "01890a5d-ac96-774b-bcce-b302099a8070",
         "job": 7,
         "group": "main",
         "index": 0,
@@ -73,6 +77,7 @@ def a_task(**changes: Any) -> Task:
         "failure_kind": None,
         "exit_code": None,
         "retry_rule": None,
+        "resources": {"cpu": 0.5, "memory_mib": 128},
         "result": None,
         "cache_status": "DISABLED",
         "cache_key": None,

@@ -20,7 +20,7 @@ class Answer:
 class Api:
     """The server; `answers` maps "GET /api/v1/jobs" to a list of answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.answers: dict[str, list[Answer]] = {}
         self.files: dict[str, bytes] = {}
         """Contents by path, of which a client may request the end by Range."""
@@ -30,7 +30,7 @@ class Api:
         """Whether a response that ends early does so at once."""
         self.resume.set()
         self.requests: list[tuple[str, str, dict[str, str], Any]] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler_of(self))
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()

@@ -2,9 +2,9 @@
 
 import pytest
 
-from client.addresses import Address, find_job, find_job_id, find_subject, read_address
-from client.api.session import Session
-from client.errors import BadInput
+from cellrun.addresses import Address, find_job, find_job_id, find_subject, read_address
+from cellrun.api.session import Session
+from cellrun.errors import BadInput
 from tests.unit.client.documents import a_job, a_page, a_task
 from tests.unit.client.stub_server import Api
 

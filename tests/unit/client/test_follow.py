@@ -1,7 +1,7 @@
 """Following logs: every line once and whole, of every attempt, to the very end."""
 
-from client.api.session import Session
-from client.follow import LogFollower, follow_job
+from cellrun.api.session import Session
+from cellrun.follow import LogFollower, follow_job
 from tests.unit.client.documents import a_job, a_page, a_task
 from tests.unit.client.stub_server import Api
 

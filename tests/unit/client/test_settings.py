@@ -5,8 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from client.errors import BadInput, NotConfigured
-from client.settings import ClientSettings, check_url, load_settings, settings_path, store_settings
+from cellrun.errors import BadInput, NotConfigured
+from cellrun.settings import (
+    ClientSettings,
+    check_url,
+    load_profiles,
+    load_settings,
+    settings_path,
+    store_settings,
+)
 
 
 @pytest.fixture
@@ -73,3 +80,33 @@ def test_token_may_be_in_a_file(environ: dict[str, str], tmp_path: Path) -> None
         load_settings({**here, "CELLRUN_TOKEN": "other"})
     with pytest.raises(BadInput, match="CELLRUN_TOKEN_FILE: /nonexistent/token cannot be used"):
         load_settings({**here, "CELLRUN_TOKEN_FILE": "/nonexistent/token"})
+
+
+def test_profiles_are_stored_beside_each_other(environ: dict[str, str]) -> None:
+    plain, other = ClientSettings("http://one:1", "1"), ClientSettings("http://two:2", "2")
+    store_settings(other, environ, profile="far.away")
+    store_settings(plain, environ)
+    assert load_settings(environ) == plain
+    assert load_settings({**environ, "CELLRUN_PROFILE": "far.away"}) == other
+    changed = ClientSettings("http://three:3", "3")
+    store_settings(changed, environ, profile="far.away")
+    assert load_settings({**environ, "CELLRUN_PROFILE": "far.away"}) == changed
+    assert load_profiles(environ) == {"": "http://one:1", "far.away": "http://three:3"}
+    assert settings_path(environ).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_profile_applies_instead_of_the_environment(environ: dict[str, str]) -> None:
+    stored = ClientSettings("http://two:2", "2")
+    store_settings(stored, environ, profile="two")
+    given = {"CELLRUN_URL": "http://given:9", "CELLRUN_TOKEN": "x", "CELLRUN_OPERATOR_TOKEN": "y"}
+    chosen = {**environ, **given, "CELLRUN_PROFILE": "two"}
+    assert load_settings(chosen, is_operator=True) == stored
+
+
+def test_an_unknown_profile_is_refused_with_the_known_ones(environ: dict[str, str]) -> None:
+    store_settings(ClientSettings("http://two:2", "2"), environ, profile="two")
+    with pytest.raises(NotConfigured, match=r"no profile tow .*profiles: two.*--profile tow login"):
+        load_settings({**environ, "CELLRUN_PROFILE": "tow"})
+    for name in ("../x", "a b", "-", "x" * 64):
+        with pytest.raises(BadInput, match="no name of a profile"):
+            store_settings(ClientSettings("http://two:2", "2"), environ, profile=name)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from client.errors import BadInput
-from client.spec_file import apply_change, parse_spec, read_spec
+from cellrun.errors import BadInput
+from cellrun.spec_file import apply_change, parse_spec, read_spec
 
 
 def test_yaml_and_json_are_equivalent(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from client.cli import app
-from client.errors import BadInput
-from client.spec_file import apply_change
-from client.sweeps import expand_sweep, read_array_file, read_matrix
+from cellrun.cli import app
+from cellrun.errors import BadInput
+from cellrun.spec_file import apply_change
+from cellrun.sweeps import expand_sweep, read_array_file, read_matrix
 from controlplane.spec import parse_job
 from tests.unit.client.documents import a_job
 from tests.unit.client.stub_server import Api

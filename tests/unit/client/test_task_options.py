@@ -4,8 +4,14 @@ from typing import Any
 
 import pytest
 
-from client.errors import BadInput
-from client.task_options import read_constraint, read_resource, show_constraint
+from cellrun.errors import BadInput
+from cellrun.task_options import (
+    describe_concurrency,
+    read_concurrency,
+    read_constraint,
+    read_resource,
+    show_constraint,
+)
 from controlplane.spec import parse_job
 
 
@@ -47,3 +53,22 @@ def test_named_resource_is_parsed_as_name_and_number() -> None:
     for text in ("licence", "=2", "licence=", "licence=-1", "licence=2.5"):
         with pytest.raises(BadInput, match="expected NAME=NUMBER"):
             read_resource(text)
+
+
+def test_concurrency_is_parsed_as_key_and_limit() -> None:
+    assert read_concurrency("customer-42=2") == {"key": "customer-42", "limit": 2}
+    # A key may contain the sign.
+    assert read_concurrency("a=b=3") == {"key": "a=b", "limit": 3}
+    for text in ("customer-42", "=2", "customer-42=", "customer-42=two", "customer-42=-1"):
+        with pytest.raises(BadInput, match="expected KEY=LIMIT"):
+            read_concurrency(text)
+
+
+def test_concurrency_rule_is_described_in_words() -> None:
+    assert (
+        describe_concurrency({"key": "k", "limit": 1})
+        == "concurrency key k, at most 1 task on cells"
+    )
+    rule = {"key": "k", "limit": 2, "starts": {"count": 5, "per_seconds": 60}}
+    text = "concurrency key k, at most 2 tasks on cells, at most 5 starts in 60 s"
+    assert describe_concurrency(rule) == text

@@ -1,6 +1,5 @@
 """The timeline of histories as they come: retries, refusals, crowds of tasks, late reports."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -281,7 +280,7 @@ def test_an_actor_is_a_cell_a_part_of_the_control_plane_or_a_user(
 def test_unknown_reason_is_shown_as_its_code() -> None:
     history = History()
     history.add(1, 0, PLACED, Reason.PLACED)
-    assert replace(history.changes[0], reason="older_code").sentence == "older_code"
+    assert history.changes[0]._replace(reason="older_code").sentence == "older_code"
 
 
 def test_change_without_a_target_state_enters_no_state() -> None:
@@ -297,6 +296,6 @@ def test_entry_has_the_longest_stay() -> None:
     history = History()
     for task, left in ((1, 3), (2, 9), (3, 4)):
         history.add(task, 0, PLACED, Reason.PLACED)
-        history.changes[-1] = replace(history.changes[-1], seconds=float(left))
+        history.changes[-1] = history.changes[-1]._replace(seconds=float(left))
     (entry,) = first_entries(history.changes[::-1], ALL)
     assert (entry.seconds, entry.longest_seconds) == (16.0, 9.0)

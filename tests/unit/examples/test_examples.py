@@ -2,7 +2,7 @@
 
 import pytest
 
-from client.documents import Job, Task
+from cellrun.documents import Job, Task
 from controlplane.spec import parse_job
 from examples.expectations import EXPECTATIONS, differences
 from examples.run import FOLDER, load_examples

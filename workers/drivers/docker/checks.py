@@ -9,8 +9,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from workers.attempt.runtime import EngineError
-
 POLL_SECONDS = (0.02, 0.05, 0.1, 0.2)  # between polls for the end; the last value repeats
 
 
@@ -48,15 +46,3 @@ class RunningChecks:
         """Forget the command of that container."""
         with self._lock:
             self._running.pop(name, None)
-
-
-def choose_gpus(count: int, capacity: int, held: Sequence[str]) -> tuple[int, ...]:
-    """Return the lowest `count` free numbers below `capacity`. Raise EngineError.
-
-    `held`: the numbers that each container holds, like "0,2".
-    """
-    taken = {int(number) for item in held for number in item.split(",") if number.isdecimal()}
-    free = [number for number in range(capacity) if number not in taken]
-    if len(free) < count:
-        raise EngineError(f"{count} GPUs are requested, and {len(free)} of {capacity} are free")
-    return tuple(free[:count])

@@ -11,6 +11,7 @@ from workers.attempt.events import Launch
 from workers.attempt.runtime import ContainerStatus, ContainerView, PlacedFile, ResourceUsage
 from workers.drivers.docker import logs
 from workers.drivers.docker.networks import MAX_HOST_NAME, member_name
+from workers.drivers.gpus import format_gpus
 
 MIN_CPU_MILLIS = 10  # the engine's own minimum, 0.01 core
 GPUS_LABEL = "cellrun.gpus"
@@ -56,7 +57,7 @@ def container_body(
         bound = [{"HostIp": publish_on, "HostPort": "0"}]
         body["HostConfig"]["PortBindings"] = dict.fromkeys(keys, bound)
     if gpus:
-        body["Labels"][GPUS_LABEL] = ",".join(map(str, gpus))
+        body["Labels"][GPUS_LABEL] = format_gpus(gpus)
         body["HostConfig"]["DeviceRequests"] = [
             {"DeviceIDs": [str(number) for number in gpus], "Capabilities": [["gpu"]]}
         ]

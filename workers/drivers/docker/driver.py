@@ -35,7 +35,7 @@ from workers.attempt.runtime import (
 from workers.attempt.transfer.tars import Take, rebase
 from workers.drivers.docker import archive, events, images, logs, podman
 from workers.drivers.docker.cgroups import Cgroups, CgroupSamples
-from workers.drivers.docker.checks import RunningChecks, choose_gpus
+from workers.drivers.docker.checks import RunningChecks
 from workers.drivers.docker.connection import (
     CALL_SECONDS,
     EngineTimeout,
@@ -55,6 +55,7 @@ from workers.drivers.docker.container import (
 from workers.drivers.docker.gateway import Gateway, is_loopback
 from workers.drivers.docker.networks import CellNetworks, network_labels
 from workers.drivers.docker.volumes import volume_bytes
+from workers.drivers.gpus import choose_gpus
 
 FOLLOW_SECONDS = 120.0  # without output, before the stream is reopened, in case it hangs
 LOOPBACK = "127.0.0.1"

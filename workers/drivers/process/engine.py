@@ -2,7 +2,8 @@
 
 A task has access to the whole machine, as the user of the cell. `user`, `network`, `read_only` and
 `max_pids` are not enforced, cpu is not limited, and memory only by address space (RLIMIT_AS). All
-paths of a task are below CELLRUN_ROOT, a folder of the attempt, where it also starts.
+paths of a task are below CELLRUN_ROOT, a folder of the attempt, where it also starts. Variables
+show it its GPUs only, which a task can change.
 
 One spawner (workers.spawner) for the cell starts all tasks and outlives the cell: it records starts
 and ends, so that a new cell process gets the real exit status.
@@ -29,7 +30,9 @@ from workers.attempt.runtime import (
     ResourceUsage,
     container_name,
 )
+from workers.drivers.gpus import gpu_variables
 from workers.drivers.paths import FolderEngine
+from workers.drivers.process.gpu_records import GpuRecords
 from workers.drivers.process.procfs import Ports, cpu_seconds_of, run_check
 from workers.drivers.process.spawner_client import RequestPending, SpawnerLink
 from workers.spawner.scanning import inspect_process
@@ -43,7 +46,8 @@ class ProcessEngine(FolderEngine):
 
     name = "process"
 
-    def __init__(self, *, home: Path, max_log_bytes: int) -> None:
+    def __init__(self, *, home: Path, max_log_bytes: int, gpus: int = 0) -> None:
+        """Create the engine. `gpus`: their count; they are numbered from 0."""
         super().__init__(home)
         self._logs = home.absolute() / "logs"
         self._max_log_bytes = max_log_bytes
@@ -52,6 +56,7 @@ class ProcessEngine(FolderEngine):
             name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ
         }
         self._link = SpawnerLink(home)
+        self._gpus = GpuRecords(home.absolute() / "gpus", gpus, self._is_holder)
 
     def create(self, launch: Launch, placed: Sequence[PlacedFile]) -> CreateResult:
         """Write the order file: what the spawner is to run."""
@@ -65,9 +70,11 @@ class ProcessEngine(FolderEngine):
             if not (launch.spec.entrypoint or ()) + launch.spec.command:
                 raise EngineError("no command specified", 400)
             workdir.mkdir(parents=True, exist_ok=True)
-            # A partial file of a killed process is not valid JSON, and is written again.
-            with open(order_path, "w", encoding="utf-8") as file:
-                file.write(json.dumps(self._order(launch, str(root), str(workdir))))
+            with self._gpus.reserve(launch.uid, launch.spec.resources.get("gpu", 0)) as gpus:
+                order = self._order(launch, str(root), str(workdir), gpus)
+                # A partial file of a killed process is not valid JSON, and is written again.
+                with open(order_path, "w", encoding="utf-8") as file:
+                    file.write(json.dumps(order))
         return CreateResult(container_name(launch.uid), is_new)
 
     @property
@@ -76,17 +83,26 @@ class ProcessEngine(FolderEngine):
         return self._link
 
     def plain_order(self, launch: Launch) -> dict[str, Any]:
-        """Return the order of a task that needs no files: the spawner creates its folder."""
+        """Return the order of a task without files and GPUs: the spawner creates its folder."""
         root = f"{self._work}/{launch.uid}/root"
-        return self._order(launch, root, root)
+        return self._order(launch, root, root, ())
 
-    def _order(self, launch: Launch, root: str, workdir: str) -> dict[str, Any]:
+    def _order(
+        self, launch: Launch, root: str, workdir: str, gpus: Sequence[int]
+    ) -> dict[str, Any]:
         spec = launch.spec
         ports = self._ports.choose(launch.uid, spec.ports)
         port_env = {port_variable(name): str(port) for name, port in ports.items()}
         return {
             "argv": [*(spec.entrypoint or ()), *spec.command],
-            "env": {**self._passed_env, **spec.env, **launch.env, **port_env, "CELLRUN_ROOT": root},
+            "env": {
+                **self._passed_env,
+                **spec.env,
+                **launch.env,
+                **port_env,
+                **gpu_variables(gpus),
+                "CELLRUN_ROOT": root,
+            },
             "ports": ports,
             "cwd": workdir,
             "root": root,
@@ -202,6 +218,7 @@ class ProcessEngine(FolderEngine):
             except RequestPending as error:
                 raise EngineError("the process does not end") from error
         self._ports.forget(uid)
+        self._gpus.release(uid)
 
     def find(self) -> Iterable[FoundContainer]:
         """Return the attempts that the spawner has reported, and those with an order file."""
@@ -214,6 +231,11 @@ class ProcessEngine(FolderEngine):
     def close(self) -> None:
         """Close the connection; tasks continue to run under the spawner."""
         self._link.close()
+
+    def _is_holder(self, uid: str) -> bool:
+        """Return whether the attempt's process runs or may still be started."""
+        task = self._link.find(uid)
+        return os.path.exists(self._order_path(uid)) if task is None else not task.is_over
 
     def _order_path(self, uid: str) -> str:
         return f"{self._work}/{uid}/order.json"

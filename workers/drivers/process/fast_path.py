@@ -235,6 +235,7 @@ def is_plain(launch: Launch) -> bool:
         or launch.permit is not always
         or spec.workdir
         or spec.ports
+        or spec.resources.get("gpu")
         or spec.mounts
         or spec.health_check
         or spec.idle_timeout_seconds

@@ -78,7 +78,11 @@ class BandQueue:
         quotient of the requests in a resource, rounded up.
         """
         shapes = [self._shapes[shape_id] for shape_id in self.shape[rows].tolist()]
-        if self._accounting.limits_any or self._any_special or any(s.coscheduled for s in shapes):
+        if (
+            self._accounting.limits_any(shapes)
+            or self._any_special
+            or any(s.coscheduled for s in shapes)
+        ):
             return None
         requests = np.array([self._matrix.vector(shape.resources) for shape in shapes])
         requested = np.maximum(requests, 1)[:, None, :]

@@ -211,7 +211,7 @@ class Pass:
     def admit(
         self, shape: ShapeFacts, rows: Vector, tasks: int, *, whole: bool = False
     ) -> tuple[int, Reason | None]:
-        """Return how many tasks validators and tokens admit, and the reason against more."""
+        """Return how many tasks validators, tokens and key admit, and the reason against more."""
         row = int(rows[0])
         job_id = self.waiting.job_ids[row]
         request = Request(
@@ -225,9 +225,9 @@ class Pass:
             is_whole=whole,
         )
         admitted, violations = check_all(self.plugins.validators, request)
-        tokens = self.usage.tokens_for(shape)
-        if tokens is not None:
-            admitted = min(admitted, tokens)
+        for room in (self.usage.tokens_for(shape), self.usage.keys.room(shape.concurrency)):
+            if room is not None:
+                admitted = min(admitted, room)
         if admitted >= tasks:
             return tasks, None
         if admitted < 1 and tasks > 1 and not whole:
@@ -239,8 +239,16 @@ class Pass:
             for one in rows.tolist() if final else ():
                 self.rejected[self.waiting.group_ids[one]] = explain_violations(final)
         else:
-            reason = explain_tokens(self.usage.missing_tokens(shape, tasks if whole else 1))
+            reason = self._explain_limits(shape, tasks, whole=whole)
         return 0 if whole else max(admitted, 0), reason
+
+    def _explain_limits(self, shape: ShapeFacts, tasks: int, *, whole: bool) -> Reason:
+        """Return why tokens or the concurrency key admit fewer than `tasks` tasks."""
+        missing, rule = self.usage.missing_tokens(shape, tasks if whole else 1), shape.concurrency
+        if missing or rule is None:
+            return explain_tokens(missing)
+        is_full = self.usage.keys.room(rule) == 0
+        return self.usage.keys.explain(rule, 1 if is_full and not whole else tasks)
 
     def book(self, shape: ShapeFacts, rows: Vector, given: Vector) -> None:
         """Record the placement of the first tasks of `rows`, `given` by cell."""

@@ -101,6 +101,7 @@ class PlacementColumns:
         waiting, ids = self.waiting, [cell.cell_id for cell in self.snapshot.cells]
         return PlaceTasks(
             [waiting.group_ids[row] for row in rows],
+            [waiting.shape_ids[row] for row in rows],
             [ids[cell] for cell in cells],
             counts,
             [waiting.avoid_cell_ids[row] for row in rows],

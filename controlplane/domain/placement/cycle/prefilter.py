@@ -14,6 +14,7 @@ from controlplane.domain.placement.model.capacity_matrix import CapacityMatrix
 from controlplane.domain.placement.model.interfaces import Request
 from controlplane.domain.placement.model.snapshot import PassFacts, PoolSnapshot, ShapeFacts
 from controlplane.domain.placement.reasons.explain import (
+    CONCURRENCY_LIMIT,
     Reason,
     explain_misfits,
     explain_tokens,
@@ -118,6 +119,8 @@ def latest(prefiltered: Sequence[ExplainShape], plan: PlacementPlan) -> tuple[Ex
 
 def _may_make_room(shape: ShapeFacts, snapshot: PoolSnapshot, deferred: Reason | None) -> bool:
     """Return whether preemption or a reservation may serve tasks of the shape."""
+    if deferred is not None and deferred["code"] == CONCURRENCY_LIMIT:
+        return False
     policy = snapshot.policy
     evicts = policy.preemption and shape.band is not Band.BATCH
     return evicts or (policy.starvation_seconds is not None and deferred is None)
@@ -147,4 +150,6 @@ def _check_one(
     tokens = accounting.tokens_for(shape)
     if tokens is not None and tokens < 1:
         return explain_tokens(accounting.missing_tokens(shape, 1)), False
+    if shape.concurrency is not None and accounting.keys.room(shape.concurrency) == 0:
+        return accounting.keys.explain(shape.concurrency, 1), False
     return None, False

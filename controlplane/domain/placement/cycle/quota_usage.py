@@ -1,4 +1,4 @@
-"""Usage of quotas, tokens and owner shares at each point of a pass."""
+"""Usage of quotas, tokens, concurrency keys and owner shares at each point of a pass."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,6 +6,7 @@ from copy import deepcopy
 
 import numpy as np
 
+from controlplane.domain.placement.cycle.key_usage import KeyAccounting
 from controlplane.domain.placement.model.interfaces import QuotaState, Vector
 from controlplane.domain.placement.model.snapshot import PoolSnapshot, ShapeFacts
 from controlplane.domain.scopes import Quota, Scope
@@ -48,7 +49,7 @@ class _QuotaAccount:
 
 
 class QuotaAccounting:
-    """Account of the quotas, tokens and shares that placements of a pass use.
+    """Account of the quotas, tokens, concurrency keys and shares that placements of a pass use.
 
     Nominated capacity is charged like placed capacity; otherwise lower bands would use capacity
     that was freed for the nominee.
@@ -58,6 +59,7 @@ class QuotaAccounting:
         self._accounts = {quota.scope: _QuotaAccount(quota) for quota in snapshot.quotas}
         self._tokens = dict(snapshot.policy.tokens)
         self._tokens_used = dict(snapshot.tokens_used)
+        self.keys = KeyAccounting(snapshot.key_usage)
         self._owners = {key: dict(used) for key, used in snapshot.owner_usage.items()}
         self._projects = {key: dict(used) for key, used in snapshot.project_usage.items()}
         self._kept: dict[int, tuple[ShapeFacts, int, int]] = {}
@@ -65,10 +67,9 @@ class QuotaAccounting:
             snapshot.reserved_elsewhere, key=lambda item: item.band, reverse=True
         )
 
-    @property
-    def limits_any(self) -> bool:
-        """Return whether there are quotas or tokens."""
-        return bool(self._accounts or self._tokens)
+    def limits_any(self, shapes: Iterable[ShapeFacts]) -> bool:
+        """Return whether there are quotas or tokens, or one of the shapes has a concurrency key."""
+        return bool(self._accounts or self._tokens) or any(shape.concurrency for shape in shapes)
 
     def save(self) -> "QuotaAccounting":
         """Return a copy of the usage for `restore`."""
@@ -154,7 +155,7 @@ class QuotaAccounting:
     def keep(self, row: int, shape: ShapeFacts, job_id: int, tasks: int) -> None:
         """Charge the nominated `tasks` tasks of the row, until `let_go`."""
         self.let_go(row)
-        if not self.limits_any:
+        if not self.limits_any([shape]):
             return
         self._kept[row] = shape, job_id, tasks
         for account in self.accounts_of(shape):
@@ -187,6 +188,7 @@ class QuotaAccounting:
                     _add(account.resources, item.resources, item.count)
 
     def _count(self, shape: ShapeFacts, tasks: int) -> None:
+        self.keys.book(shape.concurrency, tasks)
         for account in self.accounts_of(shape):
             account.tasks += tasks
             _add(account.resources, shape.resources, tasks)

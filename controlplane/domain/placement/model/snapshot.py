@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from controlplane.domain.constraints import Constraint, Tags
+from controlplane.domain.placement.model.concurrency import ConcurrencyRule, KeyUsage
 from controlplane.domain.placement.model.policy import PoolPolicy
 from controlplane.domain.scopes import Quota, Scope, scopes_of
 from controlplane.domain.state.gangs import GangGroupFacts
@@ -42,7 +43,10 @@ class CellFacts:
 
 @dataclass(frozen=True, slots=True)
 class ShapeFacts:
-    """One shape and the number of its waiting tasks. `reason`: the one of the last pass."""
+    """One shape and the number of its waiting tasks.
+
+    `reason`: the one of the last pass. `concurrency`: the rule of its concurrency key, if any.
+    """
 
     shape_id: int
     band: Band
@@ -57,6 +61,7 @@ class ShapeFacts:
     coscheduled: bool = False
     allow_unsatisfiable: bool = False
     reason: Mapping[str, object] | None = None
+    concurrency: ConcurrencyRule | None = None
 
     def scopes(self) -> tuple[Scope, ...]:
         """Return the scopes with the quotas that its tasks count against."""
@@ -145,6 +150,7 @@ class PoolSnapshot:
     `owner_usage`, `project_usage`: amounts held in this pool, by owner and project; read only for
     sequencers that use shares.
     `tokens_used`: by name. `reserved_elsewhere`: quota for nominated tasks of other pools.
+    `key_usage`: of the concurrency keys of the waiting shapes, all pools together.
     """
 
     pool_id: int
@@ -160,6 +166,7 @@ class PoolSnapshot:
     project_usage: Mapping[int, Resources] = field(default_factory=dict)
     nominations: tuple[Nomination, ...] = ()
     reserved_elsewhere: tuple[QuotaReservation, ...] = ()
+    key_usage: tuple[KeyUsage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
+from controlplane.domain.placement.cycle.key_usage import KeyAccounting
 from controlplane.domain.placement.cycle.plan import PlacementPlan, UnplacedRow
 from controlplane.domain.placement.model.policy import PoolPolicy
 from controlplane.domain.placement.model.snapshot import (
@@ -74,11 +75,24 @@ def make_room(
 
 
 def _needs(plan: PlacementPlan, waiting: PendingRows) -> Iterator[PreemptionRequest]:
-    """Yield one request per task, or one for all tasks that must be placed together."""
+    """Yield one request per task, or one for all tasks that must be placed together.
+
+    There is none for tasks that their concurrency keys do not admit.
+    """
+    keys = plan.usage.keys.copy()
     for item in wants_room(plan):
         need = _need(item, waiting)
-        for _ in range(1 if item.is_gang else min(item.count, EVICTIONS_PER_PASS)):
+        for _ in range(_claim(keys, item)):
             yield need
+
+
+def _claim(keys: KeyAccounting, item: UnplacedRow) -> int:
+    """Charge the requests for which the key has room; return their number."""
+    rule = item.shape.concurrency
+    if not item.is_gang:
+        return keys.claim(rule, min(item.count, EVICTIONS_PER_PASS))
+    members, room = item.count + sum(other.count for other in item.others), keys.room(rule)
+    return 0 if room is not None and room < members else min(keys.claim(rule, members), 1)
 
 
 def _need(item: UnplacedRow, waiting: PendingRows) -> PreemptionRequest:
@@ -157,6 +171,8 @@ def starving(
         and all(is_starving(one.row) for one in (item, *item.others) if one.count)
     ]
     found.sort(key=lambda item: (item.shape.band, waiting.since[item.row] or snapshot.now))
+    keys = plan.usage.keys.copy()
+    found = [item for item in found if _claim(keys, item)]
     return found[: max(RESERVATIONS - kept - len(gangs), 0)]
 
 
@@ -193,7 +209,9 @@ def reserve(
         for row, cell_id, count, begins_at in places:
             taken.add(cell_id)
             until = max(snapshot.now, begins_at or snapshot.now) + max(patience, shortest)
-            found.append(NominateTasks(waiting.group_ids[row], cell_id, count, until))
+            found.append(
+                NominateTasks(waiting.group_ids[row], waiting.shape_ids[row], cell_id, count, until)
+            )
     return found
 
 

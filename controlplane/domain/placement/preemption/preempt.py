@@ -54,6 +54,10 @@ class Eviction:
         """Return group, cell and number of tasks."""
         return zip(self.group_ids, self.cell_ids, self.counts, strict=True)
 
+    def shapes(self) -> dict[int, int]:
+        """Return the shape of the tasks of each group: the members of a gang have one."""
+        return {part.group_id: part.shape.shape_id for part in self.need.parts}
+
 
 def choose_evictions(
     needs: Iterable[PreemptionRequest],

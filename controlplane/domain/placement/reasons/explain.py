@@ -10,12 +10,14 @@ from typing import Any
 from controlplane.domain.constraints import is_met
 from controlplane.domain.placement.model.amounts import describe_shortfall
 from controlplane.domain.placement.model.capacity_matrix import CapacityMatrix, FitFailure, Mask
+from controlplane.domain.placement.model.concurrency import ConcurrencyRule
 from controlplane.domain.placement.model.interfaces import ValidationFailure
 from controlplane.domain.placement.model.snapshot import CellFacts, PoolSnapshot, ShapeFacts
 
 NO_CELL_MATCHES = "no_cell_matches"
 INSUFFICIENT_RESOURCES = "insufficient_resources"
 INSUFFICIENT_TOKENS = "insufficient_tokens"
+CONCURRENCY_LIMIT = "concurrency_limit"
 BUILD_SLOTS_FULL = "build_slots_full"
 WAITING_FOR_GANG = "waiting_for_gang"
 QUEUE_POSITION = "queue_position"
@@ -32,7 +34,7 @@ def explain_misfit(
     if not usable.any():
         return explain_no_cell(shape, snapshot)
     [found] = matrix.misfits([matrix.vector(shape.resources)], usable)
-    return _misfit(found, matrix)
+    return _misfit(found, matrix, shape)
 
 
 def explain_misfits(
@@ -51,15 +53,16 @@ def explain_misfits(
             continue
         requests = [matrix.vector(shapes[at].resources) for at in indices]
         for at, misfit in zip(indices, matrix.misfits(requests, usable), strict=True):
-            found[at] = _misfit(misfit, matrix), misfit.ever
+            found[at] = _misfit(misfit, matrix, shapes[at]), misfit.ever
     return [found[at] for at in range(len(shapes))]
 
 
-def _misfit(found: FitFailure, matrix: CapacityMatrix) -> Reason:
+def _misfit(found: FitFailure, matrix: CapacityMatrix, shape: ShapeFacts) -> Reason:
     if found.fitting:
         return _slots(found.fitting)
     missing = {name: lack for name, lack in zip(matrix.names, found.lacks, strict=True) if lack}
-    name, what = matrix.cells[found.best].name, describe_shortfall(missing)
+    name = matrix.cells[found.best].name
+    what = describe_shortfall(missing, shape.resources)
     never, is_kept = not found.ever, found.but_for_kept
     lead = "larger than every cell of the pool" if never else "no cell has enough free capacity"
     if is_kept:
@@ -142,6 +145,33 @@ def explain_tokens(missing: Mapping[str, tuple[int, int, int]]) -> Reason:
         for name, (used, requested, limit) in sorted(missing.items())
     }
     return {"code": INSUFFICIENT_TOKENS, "text": text, "tokens": figures}
+
+
+def explain_concurrency(
+    rule: ConcurrencyRule, *, held: int, started: int, requested: int
+) -> Reason:
+    """Return the reason for a concurrency key: `held` attempts hold it, `started` are recent."""
+    parts = list[str]()
+    figures: Reason = {"code": CONCURRENCY_LIMIT, "key": rule.key}
+    limit, starts = rule.limit, rule.starts
+    if limit is not None and held + requested > limit:
+        tasks = "1 task" if held == 1 else f"{held} tasks"
+        parts.append(f"{tasks} on cells + {requested} requested > {limit} allowed")
+        figures |= {"used": held, "requested": requested, "limit": limit}
+    if starts is not None and started + requested > starts.count:
+        parts.append(
+            f"{started} started in the last {starts.seconds} s + {requested} requested"
+            f" > {starts.count} allowed"
+        )
+        figures |= {
+            "starts": {
+                "used": started,
+                "requested": requested,
+                "limit": starts.count,
+                "per_seconds": starts.seconds,
+            }
+        }
+    return {**figures, "text": f"concurrency key {rule.key}: {'; '.join(parts)}"}
 
 
 def explain_gang(

@@ -11,7 +11,11 @@ from controlplane.domain.placement.plugins.validators.start import (
     WAITING_FOR_DEPENDENCY,
     WAITING_FOR_START_TIME,
 )
-from controlplane.domain.placement.reasons.explain import Reason, explain_unseen
+from controlplane.domain.placement.reasons.explain import (
+    CONCURRENCY_LIMIT,
+    Reason,
+    explain_unseen,
+)
 from controlplane.domain.state.states import TERMINAL
 
 BACKING_OFF = "backing_off"
@@ -20,6 +24,9 @@ WAITING_FOR_JOB = "waiting_for_job"
 WAITING_FOR_GANG_TO_LEAVE = "waiting_for_gang_to_leave"
 WAITING_FOR_CACHE = "waiting_for_cache"
 HELD = "held"
+
+# Jobs that hold a concurrency key: so many in the text of a reason, and in its figures.
+NAMED_JOBS, LISTED_JOBS = 3, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +48,8 @@ class PendingTaskFacts:
     `waits_for`: {"job", "name", "until"} of each job that its job waits for; `is_vain`: it can no
     longer be met (only of jobs that are not submitted yet). `start_after`: of its job, used while
     `startable_at` is unknown. `held_image`: the image that cells could not pull, if that is why it
-    waits until `not_before`. `retry_rule`: number of the retry rule that retries it.
+    waits until `not_before`. `retry_rule`: number of the retry rule that retries it. `key_jobs`:
+    (job, number of its attempts) of the jobs that hold its concurrency key.
     """
 
     not_before: datetime | None
@@ -56,6 +64,7 @@ class PendingTaskFacts:
     retry_rule: int | None = None
     cache: CacheWait | None = None
     holds: Sequence[OpenHold] = ()
+    key_jobs: Sequence[tuple[int, int]] = ()
 
 
 def pending_reasons(task: PendingTaskFacts, *, now: datetime) -> list[Reason]:
@@ -88,7 +97,7 @@ def pending_reasons(task: PendingTaskFacts, *, now: datetime) -> list[Reason]:
     if starts_at is not None and starts_at > now:
         reasons.append(_start_time(starts_at))
     if task.found and task.cache is None:
-        reasons.append(dict(task.found))
+        reasons.append(_with_jobs(task.found, task.key_jobs))
     return reasons or [explain_unseen()]
 
 
@@ -133,6 +142,17 @@ def _backing_off(not_before: datetime, image: str | None, rule: int | None) -> R
     if image is not None:
         text = f"waits until {until}: several cells could not pull its image {image}"
     return {"code": BACKING_OFF, "text": text, "until": until}
+
+
+def _with_jobs(found: Mapping[str, Any], jobs: Sequence[tuple[int, int]]) -> Reason:
+    """Return the reason of a full concurrency key with the jobs that hold the key."""
+    if found.get("code") != CONCURRENCY_LIMIT or "limit" not in found or not jobs:
+        return dict(found)
+    named = [f"job {job_id}" for job_id, _ in jobs[:NAMED_JOBS]]
+    if len(jobs) > NAMED_JOBS:
+        named.append(f"{len(jobs) - NAMED_JOBS} more jobs")
+    figures = [{"job": job_id, "tasks": tasks} for job_id, tasks in jobs[:LISTED_JOBS]]
+    return {**found, "text": f"{found['text']}; held by {', '.join(named)}", "jobs": figures}
 
 
 def _cache(wait: CacheWait) -> Reason:

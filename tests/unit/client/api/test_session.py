@@ -1,14 +1,15 @@
 """The Python client against a real socket: what it sends, what it makes of what comes back."""
 
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from client.api import polling
-from client.api.session import Session
-from client.errors import ApiError, StillOpen, Unreachable
-from client.settings import ClientSettings
+from cellrun.api import polling
+from cellrun.api.session import Session
+from cellrun.errors import ApiError, StillOpen, Unreachable
+from cellrun.settings import ClientSettings
 from tests.unit.client.documents import a_job, a_page, a_task
 from tests.unit.client.stub_server import Api
 
@@ -55,9 +56,7 @@ def test_a_problem_document_becomes_an_error_that_names_the_field(
     with pytest.raises(ApiError) as caught:
         session.submit({"name": "x", "replicas": 0})
     assert caught.value.status == 422
-    assert caught.value.lines() == [
-        "Unprocessable Content: replicas: must be from 1 to 10000 [422]"
-    ]
+    assert caught.value.lines() == ["replicas: must be from 1 to 10000 [422]"]
 
 
 def test_several_faults_are_one_line_each(api: Api, session: Session) -> None:
@@ -66,7 +65,11 @@ def test_several_faults_are_one_line_each(api: Api, session: Session) -> None:
     api.answer("POST /api/v1/jobs", problem, 422)
     with pytest.raises(ApiError) as caught:
         session.submit({})
-    assert caught.value.lines() == ["Bad, 2 faults [422]", "  a: is wrong", "  all is wrong"]
+    assert caught.value.lines() == [
+        "the request has 2 faults [422]",
+        "  a: is wrong",
+        "  all is wrong",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +102,8 @@ def test_redirect_is_not_followed_to_protect_the_token(api: Api, session: Sessio
         session.job(7)
 
 
-def test_refused_connection_is_one_line_with_the_address() -> None:
+def test_refused_connection_is_one_line_with_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling, "RESTART_PAUSES", (0.0, 0.0))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -184,3 +188,60 @@ def test_log_piece_has_the_next_cursor(api: Api, session: Session) -> None:
 def test_names_are_quoted_in_addresses(api: Api, session: Session) -> None:
     api.answer("GET /api/v1/tasks/a%2Fb%20c", a_task())
     assert session.task("a/b c")["id"] == 70
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_requests_with_one_effect_are_repeated_while_the_server_restarts(
+    api: Api, session: Session, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(polling, "RESTART_PAUSES", (0.0, 0.0))
+    calls: dict[str, Callable[[], object]] = {
+        "GET /api/v1/jobs/7": lambda: session.job(7),
+        "POST /api/v1/jobs": lambda: session.submit({"name": "x", "guid": "g"}),
+        "POST /api/v1/jobs/7/retry": lambda: session.retry_job(7, key="k"),
+    }
+    for call, send in calls.items():
+        api.answer(call, {"title": "Unavailable"}, status)
+        api.answer(call, {"title": "Unavailable"}, status, Retry_After="0")
+        api.answer(call, a_job())
+        send()
+    assert [call for call, *_ in api.requests] == [call for call in calls for _ in range(3)]
+
+
+def test_requests_that_could_act_twice_are_not_repeated(
+    api: Api, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polling, "RESTART_PAUSES", (0.0,))
+    for send in (lambda: session.submit({"name": "x"}), lambda: session.retry_job(7)):
+        api.answer("POST /api/v1/jobs", {"title": "Unavailable"}, 503)
+        api.answer("POST /api/v1/jobs/7/retry", {"title": "Unavailable"}, 503)
+        with pytest.raises(ApiError):
+            send()
+    assert len(api.requests) == 2
+
+
+def test_long_pause_of_the_server_is_not_waited_for(api: Api, session: Session) -> None:
+    api.answer("GET /api/v1/jobs/7", {"title": "Unavailable"}, 503, Retry_After="30")
+    with pytest.raises(ApiError):
+        session.job(7)
+    assert len(api.requests) == 1
+
+
+def test_refused_connection_is_tried_again_with_any_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    servers: list[Api] = []
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+
+    def start(_: float) -> None:
+        server = Api(port)
+        server.answer("POST /api/v1/jobs", a_job())
+        servers.append(server)
+
+    monkeypatch.setattr(polling.time, "sleep", start)
+    with Session(ClientSettings(f"http://127.0.0.1:{port}", "t")) as session:
+        assert session.submit({"name": "x"})["id"] == 7
+    [server] = servers
+    server.close()

@@ -13,10 +13,10 @@ from urllib.parse import quote
 import pytest
 from typer.testing import CliRunner, Result
 
-from client.cli import app
-from client.display.render import size_text
-from client.downloads.files import Download
-from client.downloads.names import select_artifacts
+from cellrun.cli import app
+from cellrun.display.render import size_text
+from cellrun.downloads.files import Download
+from cellrun.downloads.names import select_artifacts
 from tests.unit.client.documents import a_page, a_task
 from tests.unit.client.stub_server import Api
 
@@ -27,7 +27,7 @@ BIG = bytes(range(256)) * 8_000
 # A shell that starts the tests in the background makes them ignore Ctrl-C.
 RUN = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    " from client.cli import app; app()"
+    " from cellrun.cli import app; app()"
 )
 
 
@@ -88,7 +88,7 @@ def test_artifacts_of_a_job_are_listed_by_task(environment: Api) -> None:
         ["fit.0", "model", "1", "B"],
         ["fit.1", "model", "2.0", "KiB"],
     ]
-    (first, second) = json.loads(call("artifacts", "7", "--json").stdout)
+    (first, second) = json.loads(call("artifacts", "7", "-o", "json").stdout)
     assert (first["group"], first["index"], second["index"]) == ("fit", 0, 1)
     assert call("artifacts", "7", "--group", "fit").exit_code == 0
     assert "group=fit" in environment.requests[-1][1]
@@ -105,8 +105,8 @@ def test_artifacts_of_a_task_and_of_an_attempt_are_listed(environment: Api) -> N
             f"model 1 B {hashlib.sha256(b'x').hexdigest()[:12]}",
             f"far 2.0 KiB {far['sha256'][:12]} s3://bucket/far",
         ]
-    assert json.loads(call("artifacts", UID, "--json").stdout) == [far]
-    assert json.loads(call("artifacts", "7/fit.3", "--json").stdout)[1] == far
+    assert json.loads(call("artifacts", UID, "-o", "json").stdout) == [far]
+    assert json.loads(call("artifacts", "7/fit.3", "-o", "json").stdout)[1] == far
     shown = call("artifacts", "--task", "5", "m*").stdout.splitlines()
     assert [line.split()[0] for line in shown] == ["ARTIFACT", "model"]
 
@@ -114,7 +114,7 @@ def test_artifacts_of_a_task_and_of_an_attempt_are_listed(environment: Api) -> N
 def test_missing_artifacts_are_reported(environment: Api) -> None:
     left(environment)
     assert "no artifacts" in call("artifacts", "--task", "5").stdout
-    assert call("artifacts", "--task", "5", "-o", "x").exit_code == 2
+    assert call("artifacts", "--task", "5", "--get", "x").exit_code == 2
     assert call("artifacts", "--task", "6").exit_code == 2
 
 
@@ -139,7 +139,7 @@ def test_artifacts_of_a_job_are_written_by_group_and_index(
         "report/0/text": b"",
         "report/0/a b/ü?#.txt": b"odd",
     }
-    assert call("artifacts", "7", "model", "plots", "-o", str(tmp_path / "some")).exit_code == 0
+    assert call("artifacts", "7", "model", "plots", "--get", str(tmp_path / "some")).exit_code == 0
     assert set(files_in(tmp_path / "some")) == {"fit/0/model", "fit/0/plots/a", "fit/1/model"}
 
 
@@ -148,7 +148,7 @@ def test_complete_files_are_not_downloaded_again(environment: Api, tmp_path: Pat
     for name, content in {"a": b"same", "b": b"CHANGED", "c": b"longer and more"}.items():
         (tmp_path / "out").mkdir(exist_ok=True)
         (tmp_path / "out" / name).write_bytes(content)
-    done = call("artifacts", "--task", "5", "-o", str(tmp_path / "out"))
+    done = call("artifacts", "--task", "5", "--get", str(tmp_path / "out"))
     assert "3 files, 17 B, 1 of them complete before" in done.stderr
     assert files_in(tmp_path / "out") == {"a": b"same", "b": b"changed", "c": b"longer"}
     assert len(ranges(environment)) == 2
@@ -157,7 +157,7 @@ def test_complete_files_are_not_downloaded_again(environment: Api, tmp_path: Pat
 def test_broken_connection_is_continued(environment: Api, tmp_path: Path) -> None:
     left(environment, model=BIG)
     environment.cuts = [1_000_000, 0, 500_000]
-    assert call("artifacts", "--task", "5", "-o", str(tmp_path / "out")).exit_code == 0
+    assert call("artifacts", "--task", "5", "--get", str(tmp_path / "out")).exit_code == 0
     assert files_in(tmp_path / "out") == {"model": BIG}
     starts = [int((found or "bytes=0-")[6:-1]) for found in ranges(environment)]
     assert len(starts) == 4
@@ -177,7 +177,7 @@ def test_partial_file_is_continued(environment: Api, tmp_path: Path) -> None:
     part = partial_of(tmp_path / "model", BIG)
     assert part.name.endswith(".part")
     part.write_bytes(BIG[:777])
-    assert call("artifacts", "--task", "5", "-o", str(tmp_path)).exit_code == 0
+    assert call("artifacts", "--task", "5", "--get", str(tmp_path)).exit_code == 0
     assert files_in(tmp_path) == {"model": BIG}
     assert ranges(environment) == ["bytes=777-"]
 
@@ -185,7 +185,7 @@ def test_partial_file_is_continued(environment: Api, tmp_path: Path) -> None:
 def test_complete_partial_file_needs_no_request(environment: Api, tmp_path: Path) -> None:
     left(environment, model=BIG)
     partial_of(tmp_path / "model", BIG).write_bytes(BIG)
-    assert call("artifacts", "--task", "5", "-o", str(tmp_path)).exit_code == 0
+    assert call("artifacts", "--task", "5", "--get", str(tmp_path)).exit_code == 0
     assert files_in(tmp_path) == {"model": BIG}
     assert ranges(environment) == []
 
@@ -194,7 +194,7 @@ def test_complete_partial_file_needs_no_request(environment: Api, tmp_path: Path
 def test_wrong_partial_file_is_replaced(environment: Api, tmp_path: Path, wrong: bytes) -> None:
     left(environment, model=BIG)
     partial_of(tmp_path / "model", BIG).write_bytes(wrong)
-    assert call("artifacts", "--task", "5", "-o", str(tmp_path)).exit_code == 0
+    assert call("artifacts", "--task", "5", "--get", str(tmp_path)).exit_code == 0
     assert files_in(tmp_path) == {"model": BIG}
     assert ranges(environment)[-1] is None
 
@@ -203,19 +203,19 @@ def test_whole_file_in_response_to_a_range_is_taken(environment: Api, tmp_path: 
     environment.answer(f"GET {TASK}", a_page(entry("model", BIG)))
     environment.answer(f"GET {TASK}/model", BIG)  # regardless of the Range
     partial_of(tmp_path / "model", BIG).write_bytes(b"x" * 777)
-    assert call("artifacts", "--task", "5", "-o", str(tmp_path)).exit_code == 0
+    assert call("artifacts", "--task", "5", "--get", str(tmp_path)).exit_code == 0
     assert files_in(tmp_path) == {"model": BIG}
 
 
 def test_wrong_part_in_response_to_a_range_is_refused(
     environment: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client.api.transport.PATIENCE_TRIES", 0)
+    monkeypatch.setattr("cellrun.api.transport.PATIENCE_TRIES", 0)
     environment.answer(f"GET {TASK}", a_page(entry("model", BIG[:999])))
     other = "bytes 5-998/999"
     environment.answer(f"GET {TASK}/model", BIG[5:999], status=206, Content_Range=other)
     partial_of(tmp_path / "model", BIG[:999]).write_bytes(BIG[:77])
-    done = call("artifacts", "--task", "5", "-o", str(tmp_path))
+    done = call("artifacts", "--task", "5", "--get", str(tmp_path))
     assert (done.exit_code, "another part" in done.stderr) == (2, True)
     assert list(files_in(tmp_path).values()) == [BIG[:77]]
 
@@ -226,7 +226,7 @@ def test_damaged_artifact_is_not_written_and_the_others_are(
     left(environment, good=b"good", model=b"right", long=b"short", gone=b"x")
     environment.files |= {f"{TASK}/model": b"wrong", f"{TASK}/long": b"longer"}
     del environment.files[f"{TASK}/gone"]
-    done = call("artifacts", "--task", "5", "-o", str(tmp_path / "out"))
+    done = call("artifacts", "--task", "5", "--get", str(tmp_path / "out"))
     assert done.exit_code == 2
     first, *lines = done.stderr.splitlines()
     assert "3 of 4 files failed" in first
@@ -236,14 +236,14 @@ def test_damaged_artifact_is_not_written_and_the_others_are(
     assert "SHA-256 differs" in shown[2]
     assert files_in(tmp_path / "out") == {"good": b"good"}
     environment.files |= {f"{TASK}/model": b"right", f"{TASK}/long": b"short", f"{TASK}/gone": b"x"}
-    assert call("artifacts", "--task", "5", "-o", str(tmp_path / "out")).exit_code == 0
+    assert call("artifacts", "--task", "5", "--get", str(tmp_path / "out")).exit_code == 0
 
 
 def test_artifacts_kept_elsewhere_are_named(environment: Api, tmp_path: Path) -> None:
     far = entry("far", b"x", uri="s3://bucket/far")
     environment.answer(f"GET {TASK}", a_page(entry("near", b"y"), far))
     environment.files[f"{TASK}/near"] = b"y"
-    done = call("artifacts", "--task", "5", "-o", str(tmp_path / "out"))
+    done = call("artifacts", "--task", "5", "--get", str(tmp_path / "out"))
     assert (done.exit_code, "s3://bucket/far" in done.stderr) == (2, True)
     assert files_in(tmp_path / "out") == {"near": b"y"}
     tasks_of_job(environment, a_task(id=5))
@@ -254,10 +254,10 @@ def test_file_that_cannot_be_written_is_named(environment: Api, tmp_path: Path) 
     left(environment, model=b"x")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "model").mkdir()
-    done = call("artifacts", "--task", "5", "-o", str(tmp_path / "out"))
+    done = call("artifacts", "--task", "5", "--get", str(tmp_path / "out"))
     assert (done.exit_code, "is a folder" in done.stderr) == (2, True)
     (tmp_path / "file").write_text("")
-    done = call("artifacts", "--task", "5", "-o", str(tmp_path / "file" / "below"))
+    done = call("artifacts", "--task", "5", "--get", str(tmp_path / "file" / "below"))
     assert (done.exit_code, "Not a directory" in done.stderr) == (2, True)
 
 
@@ -268,7 +268,7 @@ def test_interrupted_download_is_continued_by_the_same_command(
     environment.cuts = [1_000_000, 1_000_000]
     environment.resume.clear()
     out = tmp_path / "out"
-    words = [sys.executable, "-c", RUN, "artifacts", "--task", "5", "-o", str(out)]
+    words = [sys.executable, "-c", RUN, "artifacts", "--task", "5", "--get", str(out)]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         while sum(map(len, files_in(out).values())) < 2 * 700_000:
             assert process.poll() is None
@@ -278,7 +278,7 @@ def test_interrupted_download_is_continued_by_the_same_command(
     assert (process.returncode, shown) == (130, "interrupted\n")
     parts = files_in(out)
     assert {name.rpartition(".")[2] for name in parts} == {"part"}
-    assert call("artifacts", "--task", "5", "-o", str(out)).exit_code == 0
+    assert call("artifacts", "--task", "5", "--get", str(out)).exit_code == 0
     assert files_in(out) == {"model": BIG, "other": BIG[::-1]}
     assert {f"bytes={len(content)}-" for content in parts.values()} == set(ranges(environment)[2:])
 
@@ -296,7 +296,7 @@ def test_redirect_is_followed_without_the_token(environment: Api, tmp_path: Path
             f"GET {TASK}/model", b"", status=302, Location=f"{store.url}/bucket/key?signature=s"
         )
         partial_of(tmp_path / "model", BIG).write_bytes(BIG[:777])
-        assert call("artifacts", "--task", "5", "-o", str(tmp_path)).exit_code == 0
+        assert call("artifacts", "--task", "5", "--get", str(tmp_path)).exit_code == 0
         assert files_in(tmp_path) == {"model": BIG}
         ((request, query, headers, _),) = store.requests
         assert (request, query) == ("GET /bucket/key", "signature=s")
@@ -313,11 +313,11 @@ def test_redirect_is_followed_without_the_token(environment: Api, tmp_path: Path
 def test_bad_redirect_is_refused(
     environment: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str, text: str
 ) -> None:
-    monkeypatch.setattr("client.api.transport.PATIENCE_TRIES", 0)
+    monkeypatch.setattr("cellrun.api.transport.PATIENCE_TRIES", 0)
     left(environment, model=BIG)
     environment.files.clear()
     environment.answer(f"GET {TASK}/model", b"", status=302, Location=location)
-    done = call("artifacts", "--task", "5", "-o", str(tmp_path / "out"))
+    done = call("artifacts", "--task", "5", "--get", str(tmp_path / "out"))
     assert (done.exit_code, text in done.stderr) == (2, True)
     assert files_in(tmp_path) == {}
 
@@ -325,7 +325,7 @@ def test_bad_redirect_is_refused(
 def test_unreachable_store_is_named_instead_of_the_api(
     environment: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client.api.transport.PATIENCE_TRIES", 0)
+    monkeypatch.setattr("cellrun.api.transport.PATIENCE_TRIES", 0)
     left(environment, model=BIG)
     environment.files.clear()
     with socket.socket() as taken:
@@ -333,7 +333,7 @@ def test_unreachable_store_is_named_instead_of_the_api(
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         location = f"{url}/bucket/key?signature=secret"
         environment.answer(f"GET {TASK}/model", b"", status=307, Location=location)
-        done = call("artifacts", "--task", "5", "-o", str(tmp_path))
+        done = call("artifacts", "--task", "5", "--get", str(tmp_path))
     assert done.exit_code == 2
     assert f"no valid response from {url}: connection refused" in done.stderr
     assert "secret" not in done.stderr
@@ -347,7 +347,7 @@ def test_refusal_of_the_store_names_its_host_only(environment: Api, tmp_path: Pa
         location = f"{store.url}/bucket/key?signature=secret"
         environment.answer(f"GET {TASK}/model", b"", status=307, Location=location)
         store.answer("GET /bucket/key", b"<Error/>", status=403)
-        done = call("artifacts", "--task", "5", "-o", str(tmp_path / "out"))
+        done = call("artifacts", "--task", "5", "--get", str(tmp_path / "out"))
         assert done.exit_code == 2
         assert f"HTTP 403 from {store.url} [403]" in done.stderr
         assert "secret" not in done.stderr
@@ -380,7 +380,7 @@ def test_unsafe_name_is_refused_before_anything_is_written(
     environment.answer(f"GET {TASK}", a_page(entry("good", b"x"), entry(name, b"x")))
     tasks_of_job(environment, a_task(id=5))
     out = str(tmp_path / "out")
-    for words in (["artifacts", "--task", "5", "-o", out], ["cp", "7:0:", out]):
+    for words in (["artifacts", "--task", "5", "--get", out], ["cp", "7:0:", out]):
         done = call(*words)
         assert (done.exit_code, "not safe as a path" in done.stderr) == (2, True)
         assert done.stderr.count("\n") == 1
@@ -391,7 +391,7 @@ def test_unsafe_name_is_refused_before_anything_is_written(
 @pytest.mark.parametrize("group", ["..", "a/../..", "", "/etc"])
 def test_unsafe_group_is_refused(environment: Api, tmp_path: Path, group: str) -> None:
     job_left(environment, (group, 0, {"a": b"x"}))
-    done = call("artifacts", "7", "-o", str(tmp_path / "out"))
+    done = call("artifacts", "7", "--get", str(tmp_path / "out"))
     assert (done.exit_code, "not safe as a path" in done.stderr) == (2, True)
     assert list(tmp_path.iterdir()) == []
 
@@ -405,7 +405,7 @@ def test_symbolic_links_are_not_followed(environment: Api, tmp_path: Path) -> No
     (out / "link").symlink_to(outside / "file")
     (out / "folder").symlink_to(outside / "folder")
     partial_of(out / "fresh", b"new").symlink_to(outside / "file")
-    done = call("artifacts", "--task", "5", "-o", str(out))
+    done = call("artifacts", "--task", "5", "--get", str(out))
     assert (done.exit_code, "3 of 3 files failed" in done.stderr) == (2, True)
     assert files_in(outside) == {"file": b"precious"}
     assert (out / "link").is_symlink()
@@ -415,7 +415,7 @@ def test_destination_itself_may_be_a_link_to_a_folder(environment: Api, tmp_path
     left(environment, a=b"x")
     (tmp_path / "real").mkdir()
     (tmp_path / "out").symlink_to(tmp_path / "real")
-    assert call("artifacts", "--task", "5", "-o", str(tmp_path / "out")).exit_code == 0
+    assert call("artifacts", "--task", "5", "--get", str(tmp_path / "out")).exit_code == 0
     assert files_in(tmp_path / "real") == {"a": b"x"}
 
 
@@ -424,7 +424,7 @@ def test_two_artifacts_for_one_file_are_refused(environment: Api, tmp_path: Path
     for other in ("a", part):
         environment.answers.clear()
         environment.answer(f"GET {TASK}", a_page(entry("a", b"x"), entry(other, b"y")))
-        done = call("artifacts", "--task", "5", "-o", str(tmp_path / "out"))
+        done = call("artifacts", "--task", "5", "--get", str(tmp_path / "out"))
         assert (done.exit_code, "two artifacts" in done.stderr) == (2, True)
     assert list(tmp_path.iterdir()) == []
 
@@ -433,7 +433,7 @@ def test_long_names_have_partial_files_too(environment: Api, tmp_path: Path) -> 
     name = "ü" * 127
     environment.answer(f"GET {TASK}", a_page(entry(name, b"x")))
     environment.files[f"{TASK}/{quote(name)}"] = b"x"
-    assert call("artifacts", "--task", "5", "-o", str(tmp_path)).exit_code == 0
+    assert call("artifacts", "--task", "5", "--get", str(tmp_path)).exit_code == 0
     assert files_in(tmp_path) == {name: b"x"}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from client.cli import app
+from cellrun.cli import app
 from tests.harness.terminal import read_until, terminal
 from tests.unit.client.documents import a_bulk_operation, a_page
 from tests.unit.client.stub_server import Api
@@ -71,7 +71,7 @@ def test_preview_shows_the_number_of_jobs_and_the_newest_ones(environment: Api) 
     call("bulk", "cancel", "--project", "lab", "--dry-run")
     result = call("bulk", "cancel", "--project", "lab", "--dry-run")
     assert "3 jobs to cancel among the newest 10,000; older ones were not counted" in result.stdout
-    found = json.loads(call("bulk", "cancel", "--pool", "gpu", "--dry-run", "--json").stdout)
+    found = json.loads(call("bulk", "cancel", "--pool", "gpu", "--dry-run", "-o", "json").stdout)
     assert found["count"] == 3
     assert sent(environment, START) == []
 
@@ -143,7 +143,7 @@ def test_stopped_operation_fails_the_command_that_follows_it(environment: Api) -
 
 def test_json_is_the_operation_at_its_end(environment: Api) -> None:
     serve(environment)
-    result = call(*CANCEL, "--yes", "--json")
+    result = call(*CANCEL, "--yes", "-o", "json")
     assert json.loads(result.stdout)["state"] == "done"
     assert "2 jobs to cancel" in result.stderr
 

@@ -4,8 +4,8 @@ import json
 
 from typer.testing import CliRunner, Result
 
-from client.cli import app
-from client.display.render import task_table
+from cellrun.cli import app
+from cellrun.display.render import task_table
 from tests.unit.client.display.test_render import drawn
 from tests.unit.client.documents import a_cache_entry, a_page, a_task
 from tests.unit.client.stub_server import Api
@@ -26,7 +26,7 @@ def test_list_shows_origin_and_use(environment: Api) -> None:
     [_, line] = result.stdout.splitlines()
     for shown in (KEY, "project", "job 12, task 40 of ann", "3", "1.5 KiB"):
         assert shown in line
-    assert json.loads(call("list", "--json").stdout) == [listed]
+    assert json.loads(call("list", "-o", "json").stdout) == [listed]
 
 
 def test_list_sends_its_filters(environment: Api) -> None:
@@ -44,7 +44,7 @@ def test_show_prints_result_and_outputs(environment: Api) -> None:
     shown = call("show", KEY).stdout
     for text in (KEY, "default/default", "job 12, task 40 of ann", "42", "model", "abababababab"):
         assert text in shown
-    assert json.loads(call("show", KEY, "--json").stdout)["outputs_count"] == 1
+    assert json.loads(call("show", KEY, "-o", "json").stdout)["outputs_count"] == 1
 
 
 def test_entry_of_a_deleted_user_is_shown(environment: Api) -> None:
@@ -65,7 +65,7 @@ def test_evict_requires_confirmation(environment: Api) -> None:
     assert f"Evict the cache entry {KEY} (job 12, task 40 of ann)?" in refused.stderr
     assert all(name.startswith("GET") for name, *_ in environment.requests)
     assert call("evict", KEY, typed="y\n").stdout == f"cache entry {KEY} is evicted\n"
-    done = call("evict", KEY, "--yes", "--scope", "domain", "--project", "lab/genes", "--json")
+    done = call("evict", KEY, "--yes", "--scope", "domain", "--project", "lab/genes", "-o", "json")
     assert json.loads(done.stdout)["key"] == KEY
     name, query, *_ = environment.requests[-1]
     assert name == f"DELETE {PATH}"
@@ -79,7 +79,7 @@ def test_unknown_entry_is_one_line(environment: Api) -> None:
         result = call(*words)
         assert (result.exit_code, result.stderr) == (
             2,
-            f"cellrun: Not Found: project default/default has no cache entry {KEY} [404]\n",
+            f"cellrun: project default/default has no cache entry {KEY} [404]\n",
         )
 
 

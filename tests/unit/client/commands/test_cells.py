@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from client.cli import app
+from cellrun.cli import app
 from tests.unit.client.documents import AT, a_cell
 from tests.unit.client.stub_server import Api
 
@@ -39,7 +39,7 @@ def test_order_sends_its_reason_and_shows_the_state(
     result = call(order, "cell-1", "--reason", "new kernel")
     assert (result.exit_code, result.stdout) == (0, f"cell cell-1 is {state.lower()}\n")
     assert environment.requests[-1][3]["reason"] == "new kernel"
-    assert json.loads(call(order, "cell-1", "--json").stdout)["state"] == state
+    assert json.loads(call(order, "cell-1", "-o", "json").stdout)["state"] == state
     assert environment.requests[-1][3]["reason"] == ""
 
 
@@ -65,8 +65,8 @@ def test_order_without_the_role_names_the_token_that_it_needs(environment: Api) 
 def facts_of(page: str) -> dict[str, str]:
     """The fields of a cell's page with their values."""
     lines = page.split("\n\n")[1].splitlines()
-    width = lines[0].index("VALUE")
-    return {line[:width].strip(): line[width:].strip() for line in lines[1:]}
+    found = [line.partition(":  ") for line in lines]
+    return {name: value.strip() for name, _, value in found}
 
 
 def test_page_of_a_cell_shows_the_reason_of_its_state(environment: Api) -> None:
@@ -74,7 +74,7 @@ def test_page_of_a_cell_shows_the_reason_of_its_state(environment: Api) -> None:
     page = call("cells", "cell-1").stdout
     assert page.splitlines()[0].split() == ["cell-1", "cordoned"]
     assert facts_of(page)["reason"] == "cordoned by olga: new kernel"
-    assert json.loads(call("cells", "cell-1", "--json").stdout)["name"] == "cell-1"
+    assert json.loads(call("cells", "cell-1", "-o", "json").stdout)["name"] == "cell-1"
 
 
 @pytest.mark.parametrize(

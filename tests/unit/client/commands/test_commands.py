@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from client.cli import app
-from client.commands.jobs.submit import _name_after
-from client.settings import load_settings
+from cellrun.cli import app
+from cellrun.commands.jobs.submit import _name_after
+from cellrun.settings import load_settings
 from controlplane.spec import parse_job
 from tests.unit.client.documents import AT, a_cell, a_job, a_page, a_task
 from tests.unit.client.stub_server import Api
@@ -38,7 +38,7 @@ def test_missing_configuration_is_one_line_and_exit_code_2(
 def test_unreachable_server_is_one_line_and_exit_code_2_in_a_process(tmp_path: Path) -> None:
     environ = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path), "CELLRUN_TOKEN": "t"}
     done = subprocess.run(
-        [sys.executable, "-c", "from client.cli import app; app()", "job", "7"],
+        [sys.executable, "-c", "from cellrun.cli import app; app()", "job", "7"],
         env={**environ, "CELLRUN_URL": "http://127.0.0.1:1"},
         capture_output=True,
         text=True,
@@ -55,7 +55,7 @@ def test_refused_submission_names_the_field_with_exit_code_2(environment: Api) -
     environment.answer("POST /api/v1/jobs", {"title": "Unprocessable", "errors": [fault]}, 422)
     result = call("submit", "-", typed="name: x")
     assert result.exit_code == 2
-    assert result.stderr == "cellrun: Unprocessable: image: is required [422]\n"
+    assert result.stderr == "cellrun: image: is required [422]\n"
 
 
 def test_login_stores_only_a_valid_token(
@@ -74,6 +74,24 @@ def test_login_stores_only_a_valid_token(
     assert api.requests[-1][2]["Authorization"] == "Bearer my-token"
 
 
+def test_login_stores_a_profile_for_later_commands(
+    api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("CELLRUN_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("CELLRUN_TOKEN", "of-another-server")
+    api.answer("GET /api/v1/jobs", a_page())
+    assert call("--profile", "far", "login", api.url, "--token", "mine").exit_code == 0
+    assert call("--profile", "far", "jobs").exit_code == 0
+    assert api.requests[-1][2]["Authorization"] == "Bearer mine"
+    assert call("jobs").exit_code == 2  # the profile applied to one command
+    listed = call("--profile", "far", "profiles", "-o", "json")
+    assert json.loads(listed.stdout) == [{"name": "far", "url": api.url, "current": True}]
+    assert "mine" not in listed.stdout
+    unknown = call("--profile", "fra", "jobs")
+    assert (unknown.exit_code, "profiles: far" in unknown.stderr) == (2, True)
+
+
 def test_submit_sends_the_file_with_its_changes(environment: Api, tmp_path: Path) -> None:
     environment.answer("POST /api/v1/jobs", a_job(state="PENDING"), 201)
     file = tmp_path / "job.yaml"
@@ -90,7 +108,7 @@ def test_submit_with_wait_exits_with_0_only_on_success(
     ended = a_job(state=state, failure_reason="because" if code else "")
     environment.answer("POST /api/v1/jobs", a_job(), 201)
     environment.answer("GET /api/v1/jobs/7", ended)
-    result = call("submit", "-", "--wait", "--json", typed="name: x")
+    result = call("submit", "-", "--wait", "-o", "json", typed="name: x")
     assert result.exit_code == code
     assert json.loads(result.stdout) == ended
     assert ("because" in result.stderr) == bool(code)
@@ -100,7 +118,9 @@ def test_submit_with_wait_exits_with_0_only_on_success(
 def test_wait_for_several_jobs_requires_all_to_succeed(environment: Api) -> None:
     environment.answer("GET /api/v1/jobs/7", a_job(state="SUCCEEDED"))
     environment.answer("GET /api/v1/jobs/8", a_job(id=8, state="FAILED"))
-    result = call("wait", "7", "8", "--json")
+    ended = (a_job(id=8, state="FAILED"), a_job(state="SUCCEEDED"))
+    environment.answer("GET /api/v1/jobs", a_page(*ended))
+    result = call("wait", "7", "8", "-o", "json")
     assert result.exit_code == 1
     assert [job["id"] for job in json.loads(result.stdout)] == [7, 8]
     assert "job 8 failed" in result.stderr
@@ -156,12 +176,14 @@ def test_run_sends_constraints_and_resources(environment: Api) -> None:
     serve_run(environment, state="SUCCEEDED", exit_code=0)
     result = call(
         "run", "busybox", "--gpu", "1", "--resource", "licence=2", "--constraint", "zone=a,b",
-        "--constraint", "!spot", "--prefer", "gb>=64", "--tag", "quiet", "--", "true",
+        "--constraint", "!spot", "--prefer", "gb>=64", "--tag", "quiet",
+        "--concurrency", "customer-42=2", "--", "true",
     )  # fmt: skip
     assert result.exit_code == 0
     sent = environment.requests[0][3]
     assert sent["resources"] == {"gpu": 1, "licence": 2}
     assert sent["placement_tags"] == ["quiet"]
+    assert sent["concurrency"] == {"key": "customer-42", "limit": 2}
     assert sent["constraints"] == [
         {"key": "zone", "op": "in", "values": ["a", "b"], "required": True},
         {"key": "spot", "op": "not_exists", "required": True},
@@ -214,14 +236,16 @@ def test_jobs_and_cells_are_listed(environment: Api) -> None:
     assert environment.requests[0][1] == "state=running&limit=20"
     assert "draining" in call("cells").stdout
     assert "by me" in call("cells").stdout
-    assert json.loads(call("cells", "--json").stdout)[0]["name"] == "cell-1"
+    assert json.loads(call("cells", "-o", "json").stdout)[0]["name"] == "cell-1"
 
 
 def test_job_shows_its_tasks(environment: Api) -> None:
     environment.answer("GET /api/v1/jobs/7", a_job())
     environment.answer("GET /api/v1/jobs/7/tasks", a_page(a_task(), a_task(index=1)))
     assert "main.1" in call("job", "7").stdout
-    assert [task["index"] for task in json.loads(call("job", "7", "--json").stdout)["tasks"]] == [
+    assert [
+        task["index"] for task in json.loads(call("job", "7", "-o", "json").stdout)["tasks"]
+    ] == [
         0,
         1,
     ]
@@ -248,7 +272,7 @@ def test_logs_of_an_attempt(environment: Api) -> None:
     environment.answer(f"GET /api/v1/attempts/{UID}/logs", b"half a li", X_Next_Cursor="9")
     environment.answer(f"GET /api/v1/attempts/{UID}/logs", b"", X_Next_Cursor="9")
     environment.answer(f"GET /api/v1/attempts/{UID}/logs", b"", X_Next_Cursor="0")
-    result = call("logs", UID, "--json")
+    result = call("logs", UID, "-o", "json")
     assert json.loads(result.stdout) == [{"task": UID, "stream": "stdout", "line": "half a li"}]
 
 
@@ -258,7 +282,7 @@ def test_number_is_a_task_only_with_the_option(environment: Api) -> None:
     assert "[404]" in call("explain", "70").stderr
     result = call("explain", "--task", "70")
     assert "lacks 2 cores" in result.stdout
-    assert json.loads(call("explain", "--task", "70", "--json").stdout)["task"] == 70
+    assert json.loads(call("explain", "--task", "70", "-o", "json").stdout)["task"] == 70
 
 
 def test_explain_of_a_job_explains_one_pending_task_per_group(environment: Api) -> None:
@@ -266,7 +290,7 @@ def test_explain_of_a_job_explains_one_pending_task_per_group(environment: Api) 
     environment.answer("GET /api/v1/jobs/7", a_job())
     environment.answer("GET /api/v1/jobs/7/tasks", a_page(*tasks))
     environment.answer("GET /api/v1/tasks/70/explain", {"task": 70, "text": "lacks 2 cores"})
-    assert [item["task"] for item in json.loads(call("explain", "7", "--json").stdout)] == [70]
+    assert [item["task"] for item in json.loads(call("explain", "7", "-o", "json").stdout)] == [70]
 
 
 def test_explain_of_a_job_without_pending_tasks_prints_its_state(environment: Api) -> None:
@@ -295,7 +319,15 @@ def test_version_is_printed() -> None:
     assert result.stdout.startswith("cellrun ")
 
 
-def test_every_command_has_json_and_help() -> None:
+def test_every_command_has_output_and_help() -> None:
     for name in ("login", "submit", "run", "jobs", "job", "wait", "logs", "explain", "history",
                  "cancel", "cells", "drain"):  # fmt: skip
-        assert "--json" in call(name, "--help").stdout
+        assert "--output" in call(name, "--help").stdout
+
+
+def test_schedule_create_names_the_command_that_creates_schedules() -> None:
+    shown = CliRunner().invoke(
+        app, ["schedule", "create", "nightly", "job.yaml", "--cron", "@daily"]
+    )
+    assert shown.exit_code == 2
+    assert "`cellrun schedule set NAME FILE --cron CRON`" in shown.stderr

@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from client.cli import app
-from client.commands.jobs.history import history_table
-from client.documents import Change
+from cellrun.cli import app
+from cellrun.commands.jobs.history import history_table
+from cellrun.documents import Change
 from tests.unit.client.documents import AT, a_change, a_page, a_task
 from tests.unit.client.stub_server import Api
 
@@ -45,6 +45,18 @@ def test_history_line_has_change_reason_actor_and_duration() -> None:
     assert line(ended).endswith("running → failed ended badly: exit status 3 [/x] cell-1")
 
 
+def test_times_are_whole_on_a_narrow_terminal() -> None:
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    merged = a_change(count=3, tasks=3, task_name=None, last_at=LATER, actor="cell-2, cell-1")
+    console.print(history_table([a_change(), merged]))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(len(line) for line in lines) <= 80
+    times = [line.split("  ")[0] for line in lines if line.startswith("2026-")]
+    assert [len(time) for time in times] == [len("2026-11-20 12:00:00"), len(times[1])]
+    assert " … " in times[1]
+    assert times[1].endswith(":05:00")
+
+
 def test_state_that_still_lasts_is_marked() -> None:
     assert line(a_change(seconds=None, longest_seconds=None, still=1)).endswith("still there")
 
@@ -75,7 +87,7 @@ def test_history_of_a_job_is_shown_oldest_first(environment: Api) -> None:
     shown = call("history", "7").stdout
     assert shown.index("main.1") < shown.index("main.2")
     assert environment.requests[0][1] == "merged=true&limit=101"
-    assert json.loads(call("history", "7", "--json").stdout) == [newest, oldest]
+    assert json.loads(call("history", "7", "-o", "json").stdout) == [newest, oldest]
 
 
 def test_history_beyond_the_limit_is_marked_as_left_out(environment: Api) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from client.cli import app
+from cellrun.cli import app
 from tests.unit.client.documents import AT, a_job, a_page
 from tests.unit.client.stub_server import Api
 
@@ -39,7 +39,7 @@ def test_release_shows_what_still_holds_the_job(environment: Api) -> None:
     first, second = call("release", "7", "8").stdout.splitlines()
     assert first.startswith("job 7 (sweep): project default/vision held by mara since ")
     assert second == "job 8 (sweep): released"
-    found = json.loads(call("release", "8", "--reason", "fixed", "--json").stdout)
+    found = json.loads(call("release", "8", "--reason", "fixed", "-o", "json").stdout)
     assert [job["id"] for job in found] == [8]
     assert environment.requests[-1][3] == {"reason": "fixed"}
 
@@ -96,9 +96,10 @@ def test_queue_lists_positions_with_shares_and_reasons(environment: Api) -> None
         "reason": {"code": "insufficient_resources", "text": "no cell has enough free capacity"},
     }
     environment.answer("GET /api/v1/pools/gpu/queue", {"results": [entry], "next": None})
-    head, line = call("queue", "gpu").stdout.splitlines()
+    head, line = call("queue", "gpu", "-o", "wide").stdout.splitlines()
     assert head.split()[:3] == ["POSITION", "JOB", "GROUP"]
     for part in ("2", "7 sweep (moved)", "batch", "12", "ann", "26%", "no cell has enough"):
         assert part in line
+    assert "26%" not in call("queue", "gpu").stdout
     environment.answer("GET /api/v1/pools/default/queue", {"results": [], "next": None})
     assert call("queue").stdout == "nothing that you may read waits in pool default\n"

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 import pytest
 from typer.testing import CliRunner, Result
 
-from client.cli import app
-from client.commands.jobs.logs import read_instant
-from client.errors import BadInput
+from cellrun.cli import app
+from cellrun.commands.jobs.logs import read_instant
+from cellrun.errors import BadInput
 from tests.unit.client.documents import AT, a_job, a_page, a_task
 from tests.unit.client.stub_server import Api
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from client.cli import app
+from cellrun.cli import app
 from tests.unit.client.documents import AT, a_message, a_page, a_rule
 from tests.unit.client.stub_server import Api
 
@@ -40,7 +40,7 @@ def test_url_comes_from_a_pipe_or_a_file_and_is_not_printed(
     assert result.exit_code == 0
     assert "address ops sends to mailtos://… (E-Mail)" in result.stdout
     (tmp_path / "url").write_text(f"{URL}\n")
-    result = call("address", "set", "ops", "--from-file", str(tmp_path / "url"), "--json")
+    result = call("address", "set", "ops", "--from-file", str(tmp_path / "url"), "-o", "json")
     assert json.loads(result.stdout) == OPS
     assert bodies(environment, f"PUT {ADDRESS}") == [{"url": URL}, {"url": URL}]
     assert "hunter2" not in result.output
@@ -49,7 +49,7 @@ def test_url_comes_from_a_pipe_or_a_file_and_is_not_printed(
 def test_prompt_for_the_url_does_not_repeat_it(
     environment: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client.commands.notifications.addresses.is_terminal", lambda: True)
+    monkeypatch.setattr("cellrun.commands.notifications.addresses.is_terminal", lambda: True)
     environment.answer(f"PUT {ADDRESS}", OPS)
     result = call("address", "set", "ops", typed=f"{URL}\n")
     assert "URL:" in result.stderr
@@ -74,7 +74,7 @@ def test_addresses_and_rules_are_listed(environment: Api) -> None:
     line = second.splitlines()[1]
     for part in ("night", "ops", "yes", "jobs of default/lab, failed", "22:00-07:00 Europe/Berlin"):
         assert part in line
-    found = json.loads(call("list", "--json").stdout)
+    found = json.loads(call("list", "-o", "json").stdout)
     assert (found["addresses"], found["rules"][0]["name"]) == ([OPS], "night")
 
 

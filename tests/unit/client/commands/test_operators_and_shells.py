@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from client.cli import app
+from cellrun.cli import app
 from tests.unit.client.documents import a_cell, a_pool
 from tests.unit.client.stub_server import Api
 
@@ -25,7 +25,7 @@ def test_job_is_validated_without_a_server(monkeypatch: pytest.MonkeyPatch, tmp_
     assert (wrong.exit_code, wrong.stdout) == (2, "")
     assert "imag: unknown field; did you mean image?" in wrong.stderr
     assert "replicas: must be at least 1" in wrong.stderr
-    listed = call("validate", "-", "--json", typed=document)
+    listed = call("validate", "-", "-o", "json", typed=document)
     assert listed.exit_code == 2
     assert {fault["field"] for fault in json.loads(listed.stdout)} == {"imag", "replicas"}
 

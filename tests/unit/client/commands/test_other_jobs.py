@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner, Result
 
-from client.cli import app
+from cellrun.cli import app
 from tests.unit.client.documents import a_job, a_page
 from tests.unit.client.stub_server import Api
 
@@ -23,7 +23,7 @@ def test_retry_prints_the_new_job(environment: Api) -> None:
     result = call("retry", "7")
     assert (result.exit_code, result.stdout) == (0, "job 8 (sweep) retries 2 tasks of job 7\n")
     assert "Idempotency-Key" not in environment.requests[-1][2]
-    assert json.loads(call("retry", "7", "--key", "again", "--json").stdout)["retry_of"] == 7
+    assert json.loads(call("retry", "7", "--key", "again", "-o", "json").stdout)["retry_of"] == 7
     assert environment.requests[-1][2]["Idempotency-Key"] == "again"
 
 
@@ -32,7 +32,7 @@ def test_refused_retry_is_one_line(environment: Api) -> None:
     environment.answer("POST /api/v1/jobs/7/retry", problem, 409)
     result = call("retry", "7")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == "cellrun: Conflict: job 7 has not ended: retry it after its end [409]\n"
+    assert result.stderr == "cellrun: job 7 has not ended: retry it after its end [409]\n"
 
 
 @pytest.mark.parametrize("typed", ["n\n", ""])
@@ -51,7 +51,7 @@ def test_delete_deletes_the_job_after_confirmation(environment: Api) -> None:
     assert call("delete", "7", typed="y\n").stdout == "job 7 is deleted\n"
     result = call("delete", "7", "--yes")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "job 7 is deleted\n", "")
-    assert json.loads(call("delete", "7", "-y", "--json").stdout)["id"] == 7
+    assert json.loads(call("delete", "7", "-y", "-o", "json").stdout)["id"] == 7
     assert sum(name == "DELETE /api/v1/jobs/7" for name, *_ in environment.requests) == 3
 
 

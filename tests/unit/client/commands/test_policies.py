@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from client.cli import app
+from cellrun.cli import app
 from tests.unit.client.documents import a_page, a_pool, a_quota
 from tests.unit.client.stub_server import Api
 
@@ -35,7 +35,7 @@ def test_pools_are_listed_with_their_policy(environment: Api) -> None:
         "default fifo dispersed best effort on",
         "gpu fifo dispersed strict fifo off licence 4, s 1",
     ]
-    assert json.loads(call("pools", "--json").stdout) == [a_pool(), strict]
+    assert json.loads(call("pools", "-o", "json").stdout) == [a_pool(), strict]
 
 
 def test_a_pool_is_shown_with_every_field(environment: Api) -> None:
@@ -44,7 +44,7 @@ def test_a_pool_is_shown_with_every_field(environment: Api) -> None:
     assert shown[0] == "pool default"
     assert {"strict_fifo no", "starvation_seconds none", "tokens licence 4"} < set(shown)
     assert "validators dependencies, user_quota" in shown
-    assert json.loads(call("pools", "default", "--json").stdout)["tokens"] == {"licence": 4}
+    assert json.loads(call("pools", "default", "-o", "json").stdout)["tokens"] == {"licence": 4}
 
 
 def test_pool_update_sends_only_changed_fields(environment: Api) -> None:
@@ -213,7 +213,7 @@ def test_usage_is_shown_in_core_hours_and_gib_hours(environment: Api) -> None:
     head, row = rows_of(call("usage", "--month", "2031-05"))
     assert head == "PROJECT ATTEMPTS CORE H USED WASTED GIB H USED WASTED PEAK GPU H"
     assert row == "default/lab 12 10 1 9 20 5 15 300 MiB 0.5"
-    assert json.loads(call("usage", "--json").stdout) == [a_usage_row()]
+    assert json.loads(call("usage", "-o", "json").stdout) == [a_usage_row()]
 
 
 def test_usage_by_several_keys_has_a_column_for_each(environment: Api) -> None:
@@ -229,4 +229,4 @@ def test_month_without_usage_has_a_text_instead_of_a_table(environment: Api) -> 
 
 
 def test_usage_as_csv_and_as_json_at_once_is_refused(environment: Api) -> None:
-    assert "--csv: not together with --json" in call("usage", "--csv", "--json").stderr
+    assert "--csv: not together with --output" in call("usage", "--csv", "-o", "json").stderr

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from rich.console import Console
 from typer.testing import CliRunner
 
-from client.cli import app
-from client.display.render import process_table
+from cellrun.cli import app
+from cellrun.display.render import process_table
 from tests.unit.client.documents import a_job, a_page
 from tests.unit.client.stub_server import Api
 
@@ -27,9 +27,11 @@ def test_open_jobs_are_requested_and_ids_are_for_scripts(environment: Api) -> No
 def test_age_and_elapsed_time_count_until_now_or_the_end() -> None:
     now = datetime(2026, 11, 20, 14, 5, tzinfo=UTC)
     ended = a_job(id=6, state="FAILED", finished_at="2026-11-20T12:01:03Z")
+    table = process_table([a_job(), ended], now)
+    table.drop_wide()
     console = Console(width=200)
     with console.capture() as captured:
-        console.print(process_table([a_job(), ended], now))
+        console.print(table)
     _, first, second = captured.get().splitlines()
     assert first.split()[2] == "ann"
     assert first.rstrip().endswith("2 h 05 m  2 h 05 m")

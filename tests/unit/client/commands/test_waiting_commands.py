@@ -6,7 +6,7 @@ import signal
 import pytest
 from typer.testing import CliRunner, Result
 
-from client.cli import app
+from cellrun.cli import app
 from tests.harness.terminal import read_until, terminal
 from tests.unit.client.commands.test_commands import serve_run
 from tests.unit.client.documents import a_job, a_page, a_task

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from client.cli import app
-from client.display.forecast import forecast
+from cellrun.cli import app
+from cellrun.display.forecast import forecast
 from tests.unit.client.stub_server import Api
 
 WAITS = {"code": "quota_exceeded", "text": "quota of user ann: 1 core used"}
@@ -31,9 +31,28 @@ def drawn(document: dict[str, Any]) -> list[str]:
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
+TWICE = [{"cpu": 0.5, "memory_mib": 1024}, {"cpu": 0.5, "memory_mib": 2048}]
+TOO_MUCH = "increases memory to 4Gi, and no cell of pool default has it"
+
+
 @pytest.mark.parametrize(
     ("document", "lines"),
     [
+        (
+            a_dry_run(
+                growth=[
+                    {"group": "main", "rule": 1, "requests": TWICE, "refusal": TOO_MUCH},
+                    {"group": "main", "rule": 2, "requests": TWICE[:1], "refusal": ""},
+                    {"group": "main", "rule": 3, "requests": [], "refusal": TOO_MUCH},
+                ]
+            ),
+            [
+                "main: rule 1 of on_exit would retry with cpu 0.5, memory_mib 1024; cpu 0.5,"
+                f" memory_mib 2048, then fail: it {TOO_MUCH}",
+                "main: rule 2 of on_exit would retry with cpu 0.5, memory_mib 1024",
+                f"main: rule 3 of on_exit would not retry: it {TOO_MUCH}",
+            ],
+        ),
         (
             a_dry_run(a_group(cells={"cell-1": 2, "cell-2": 1})),
             ["main: 3 of 3 tasks would be placed now: 2 on cell-1, 1 on cell-2"],
@@ -82,7 +101,7 @@ def test_dry_run_is_requested_and_printed(environment: Api) -> None:
         0,
         "main: 1 of 1 task would be placed now: 1 on cell-1",
     )
-    result = CliRunner().invoke(app, [*words, "--json"], input=typed)
+    result = CliRunner().invoke(app, [*words, "-o", "json"], input=typed)
     assert json.loads(result.stdout) == document
 
 

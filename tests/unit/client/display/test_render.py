@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console, RenderableType
 
-from client.display.cells import cell_table
-from client.display.render import (
+from cellrun.display.cells import cell_table
+from cellrun.display.render import (
     COLOURS,
     counts_text,
     duration_text,
@@ -18,7 +18,7 @@ from client.display.render import (
     state_text,
     task_table,
 )
-from client.states import TERMINAL_STATES
+from cellrun.states import TERMINAL_STATES
 from controlplane.domain.state import states
 from tests.unit.client.documents import a_cell, a_job, a_task
 
@@ -42,7 +42,7 @@ def test_counts_are_in_lifecycle_order_and_keep_unknown_states() -> None:
 
 
 def test_job_page_shows_groups_tasks_and_pending_reasons() -> None:
-    reason = {"code": "insufficient_resources", "text": "lacks 998 of a core"}
+    reason = {"code": "insufficient_resources", "text": "lacks 998 of 1000 cores"}
     waits = a_task(pending_reason=reason)
     failed = a_task(
         index=1,
@@ -58,7 +58,7 @@ def test_job_page_shows_groups_tasks_and_pending_reasons() -> None:
         "too many failed",
         "1 pending, 1 running",
         "main.0",
-        "lacks 998 of a core",
+        "lacks 998 of 1000 cores",
         "cell-2",
         "137",
         "out of memory",
@@ -119,7 +119,10 @@ def test_job_page_shows_its_placement_requirements() -> None:
 
 
 def test_an_explanation_of_a_task_that_never_fits_has_no_internals_and_no_queue_position() -> None:
-    text = "larger than every cell of the pool: cell-1 comes closest and lacks 4179 MiB of memory"
+    text = (
+        "larger than every cell of the pool: cell-1 comes closest and"
+        " lacks 4179 of 9000 MiB of memory"
+    )
     reason = {"code": "insufficient_resources", "text": text, "shortfall": {"memory_mib": 4179}}
     document = {
         "task": 1,

@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import pytest
 
-from client.display.visible import visible
+from cellrun.display.visible import visible
 from tests.unit.client.documents import AT, a_change, a_job, a_page, a_task
 from tests.unit.client.stub_server import Api
 
 UID = "01890a5d-ac96-774b-bcce-b302099a8057"
-RUN = "from client.cli import app; app()"
+RUN = "from cellrun.cli import app; app()"
 CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07"
 HOSTILE = f"a{CLIPBOARD}b\x9b2Jc\x08\x7f\u202ed"
 SHOWN = r"a\x1b]52;c;ZXZpbA==\x07b\x9b2Jc\x08\x7f\u202ed"
@@ -95,10 +95,10 @@ COMMANDS: dict[str, tuple[Callable[[Api], None], list[str]]] = {
     "logs": (serve_logs, ["logs", UID]),
     "job": (serve_job, ["job", "7"]),
     "jobs": (serve_job, ["jobs"]),
-    "json": (serve_job, ["job", "7", "--json"]),
+    "json": (serve_job, ["job", "7", "-o", "json"]),
     "history": (serve_history, ["history", "7"]),
     "artifacts": (serve_artifacts, ["artifacts", "7"]),
-    "downloads": (serve_artifacts, ["artifacts", "7", "-o", "out"]),
+    "downloads": (serve_artifacts, ["artifacts", "7", "--get", "out"]),
     "explain": (serve_reasons, ["explain", "7"]),
 }
 
@@ -151,7 +151,7 @@ def test_logs_in_a_pipe_are_unchanged(environment: Api) -> None:
 
 def test_json_output_escapes_but_keeps_the_value(environment: Api) -> None:
     serve_job(environment)
-    assert json.loads(into_a_pipe("job", "7", "--json"))["failure_reason"] == HOSTILE
+    assert json.loads(into_a_pipe("job", "7", "-o", "json"))["failure_reason"] == HOSTILE
 
 
 def test_text_without_control_characters_is_unchanged() -> None:

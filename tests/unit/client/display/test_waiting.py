@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from client.api.session import Session
-from client.display.waiting import FIRST_SECONDS, SAME_CODE_SECONDS, WaitReporter
+from cellrun.api.session import Session
+from cellrun.display.waiting import FIRST_SECONDS, SAME_CODE_SECONDS, WaitReporter
 from tests.unit.client.documents import a_job, a_page, a_task
 from tests.unit.client.stub_server import Api
 
@@ -70,3 +70,13 @@ def test_unreadable_reason_does_not_end_the_wait(api: Api, session: Session) -> 
         reporter.check(a_job(**WAITING), now)
     assert printed == []
     assert len(api.requests) == 1
+
+
+def test_schedule_of_a_waiting_job_is_named(api: Api, session: Session) -> None:
+    printed: list[str] = []
+    reporter = WaitReporter(session, 7, printed.append)
+    answer_reason(api, LARGE, "lacks 999 cores")
+    instant = {"name": "nightly", "at": "2031-05-04T02:30:00Z"}
+    for now in (0.0, FIRST_SECONDS):
+        reporter.check(a_job(**WAITING, schedule=instant), now)
+    assert printed == ["job 7 of schedule nightly waits: lacks 999 cores"]

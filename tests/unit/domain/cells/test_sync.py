@@ -15,7 +15,7 @@ OLD = NOW - timedelta(minutes=1)
 BEFORE = NOW + timedelta(seconds=30)
 ONE = ExpectedAttempt(
     uid="u1",
-    group_id=2,
+    spec_id=2,
     task_id=3,
     task_index=4,
     number=5,

@@ -16,8 +16,10 @@ from controlplane.domain.integrity.rows import (
     CacheUseRecord,
     CellRecord,
     DependencyRecord,
+    FiringRecord,
     GroupRecord,
     JobRecord,
+    KeyRecord,
     StepRecord,
     StoredTotalRecord,
     TaskCounts,
@@ -115,6 +117,11 @@ CONSISTENT = IntegrityRows(
     cells=[CellRecord(1, "cell-1", "one", "one", {"cpu_millis": 1000}, {"cpu_millis": 1000})],
     known_cells=frozenset({1}),
     totals=[StoredTotalRecord(1, 7, 7)],
+    keys=[KeyRecord(1, "k", 2, 2), KeyRecord(1, "free", 9, None)],
+    firings=[
+        FiringRecord(1, 1, "nightly/2031-05-04T02:30:00Z", 1, 1, "nightly/2031-05-04T02:30:00Z", 1),
+        FiringRecord(2, 1, "nightly/2031-05-03T02:30:00Z", 9, None, None, 1),
+    ],
 )
 
 
@@ -166,6 +173,7 @@ PLANTED: list[tuple[int, Callable[[IntegrityRows], IntegrityRows]]] = [
         ),
     ),
     (16, change("attempts", 0, retry_rule=1)),
+    (17, change("attempts", 0, resources='{"cpu_millis": 1}')),
     (20, change("tasks", 1, index=5)),
     (21, change("groups", 0, counts=counts(SUCCEEDED=2))),
     (22, change("groups", 0, killed_by_dependency=1)),
@@ -189,6 +197,10 @@ PLANTED: list[tuple[int, Callable[[IntegrityRows], IntegrityRows]]] = [
     (61, add("cache_uses", use(S.SUCCEEDED, CacheStatus.HIT, entry_id=1))),
     (62, add("cache_uses", use(S.RUNNING, CacheStatus.MISS, is_reserved=True, owner_uid=FIRST))),
     (70, change("totals", 0, counted_bytes=8)),
+    (80, change("keys", 0, held=3)),
+    (81, change("attempts", 2, concurrency_id=7)),
+    (90, change("firings", 0, job_guid="nightly/2031-05-03T02:30:00Z")),
+    (91, change("firings", 1, starts=2)),
 ]
 
 
@@ -201,6 +213,14 @@ def test_a_planted_violation_is_named(
     number: int, plant: Callable[[IntegrityRows], IntegrityRows]
 ) -> None:
     assert number in {violation.number for violation in find_violations(plant(CONSISTENT))}
+
+
+@pytest.mark.parametrize("wrong", [{"job_guid": None}, {"job_project_id": 2}])
+def test_job_of_an_instant_has_its_guid_in_the_project_of_the_schedule(
+    wrong: dict[str, Any],
+) -> None:
+    [found] = find_violations(change("firings", 0, **wrong)(CONSISTENT))
+    assert (found.number, found.job_id) == (90, 0)
 
 
 def test_each_invariant_has_a_unique_number_and_a_planted_violation() -> None:

@@ -312,3 +312,27 @@ def test_inv_16_a_rule_decides_on_failures_and_a_failing_one_on_the_task() -> No
     assert of(P, released(F, **oom)) == [(A1, "rule 2 fails its task, which is PENDING")]
     after = of(F, released(F, **oom), released(F, 2))
     assert after == [(A1, "rule 2 fails its task, which is FAILED")]
+
+
+def test_only_rules_that_increase_resources_give_a_request_of_its_own() -> None:
+    rules = '[{"do": "retry", "codes": [75], "resources": {"memory_mib": {"percent": 200}}}]'
+    own = '{"cpu_millis": 100, "memory_mib": 128}'
+    plain = {"resources": '{"cpu_millis": 100, "memory_mib": 64}', "shape_id": 1}
+
+    def of(row: object, *attempts: object, stored: str | None = rules) -> list[Line]:
+        groups = [group(retry_rules=stored, **plain)]
+        return found(inv.grown_by_a_rule, groups=groups, tasks=[row], attempts=attempts)
+
+    assert of(task(P, shape_id=1), released(F)) == []
+    assert of(task(P, shape_id=2, resources=own), released(F, resources=own)) == []
+    no_rule = "has its own request, but no rule increases it"
+    for stored in (None, '[{"do": "retry", "codes": [75]}]'):
+        assert of(task(P, shape_id=1), released(F, resources=own), stored=stored) == [(A1, no_rule)]
+    [(_, text)] = of(task(P, shape_id=2))
+    assert text == "has only its own shape, not both"
+    [(_, text)] = of(task(P, shape_id=1, resources=own))
+    assert text == "has only its own request, not both"
+    lower = '{"cpu_millis": 100, "memory_mib": 32}'
+    [(where, text)] = of(task(P, shape_id=1), released(F, resources=lower))
+    assert where == A1
+    assert text.startswith("requests {'cpu_millis': 100, 'memory_mib': 32}, below")

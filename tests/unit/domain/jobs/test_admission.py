@@ -172,7 +172,7 @@ def test_host_and_callback_faults_come_before_sizes_and_secrets() -> None:
     allowed = replace(facts, callback_networks=[ip_network("127.0.0.0/8")])
     text = "11 tasks are more than the 10 that a job may have"
     assert faults({**JOB, **secret}, large, local, facts=allowed) == [(1, "replicas", text)]
-    text = "the project default/default has no secret s: write it first"
+    text = "the project default/default has no secret s: a manager of the project must write it"
     assert faults(JOB, {**JOB, **secret}, facts=facts) == [(1, "secrets[0].name", text)]
     assert admitted({**JOB, **secret, "allow_unsatisfiable": True}, facts=facts).planned
 
@@ -198,7 +198,10 @@ def test_login_to_another_registry_than_the_image_is_refused() -> None:
     assert refused("registry.example.com"), "another port is another registry"
     assert refused("registry.example.com:5000", image="busybox")
     [(_, _, missing)] = refused(None)
-    assert missing == "the project default/default has no secret hub: write it first"
+    assert (
+        missing
+        == "the project default/default has no secret hub: a manager of the project must write it"
+    )
     for server, allowed in (
         ("registry.example.com:5000", spec),
         ("docker.io", {**spec, "image": "team/tool"}),

@@ -93,13 +93,14 @@ def test_pool_without_matching_cells_accepts_every_job() -> None:
 
 def test_job_larger_than_all_cells_is_refused_with_the_shortfall() -> None:
     assert refusals(needs(cpu=5), SMALL, OTHER, LARGE) == {
-        "resources.cpu": "larger than every cell of the pool: large comes closest and lacks 1 core"
+        "resources.cpu": "larger than every cell of the pool: large comes closest and"
+        " lacks 1 of 5 cores"
     }
     assert list(refusals(needs(memory="2000Mi"), LARGE)) == ["resources.memory"]
     assert list(refusals(needs(disk="1Gi"), LARGE)) == ["resources.disk"]
     assert refusals(needs(licence=2), LARGE, cell("b", {CPU: 4000, MEMORY: 100, "licence": 1})) == {
         "resources.licence": "larger than every cell of the pool: b comes closest and lacks"
-        " 1 licence"
+        " 1 of 2 licence"
     }
 
 
@@ -126,7 +127,8 @@ def test_only_matching_cells_are_considered() -> None:
     in_a = {"constraints": [wants("zone", "eq", "a")]}
     assert refusals({**needs(cpu=1), **in_a}, ZONE_A, ZONE_B) == {}
     assert refusals({**needs(cpu=2), **in_a}, ZONE_A, ZONE_B) == {
-        "resources.cpu": "larger than every cell of the pool: a comes closest and lacks 1 core"
+        "resources.cpu": "larger than every cell of the pool: a comes closest and"
+        " lacks 1 of 2 cores"
     }
 
 

@@ -60,16 +60,22 @@ def test_shortfall_of_an_over_committed_cell_is_capped_by_the_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lacks", "words"),
+    ("lacks", "requested", "words"),
     [
-        ({CPU: 500}, "0.5 cores"),
-        ({CPU: 2000, MEMORY: 512}, "2 cores and 512 MiB of memory"),
-        ({CPU: 1000}, "1 core"),
-        ({"disk_mib": 7, "gpu": 1}, "7 MiB of disk and 1 gpu"),
+        ({CPU: 500}, {CPU: 2000}, "0.5 of 2 cores"),
+        ({CPU: 500}, {CPU: 500}, "0.5 cores"),
+        ({CPU: 500}, {CPU: 1000, MEMORY: 3}, "0.5 of 1 core"),
+        (
+            {CPU: 2000, MEMORY: 512},
+            {CPU: 2000, MEMORY: 9000},
+            "2 cores and 512 of 9000 MiB of memory",
+        ),
+        ({MEMORY: 4_179_000}, {MEMORY: 9_000_000}, "4179000 of 9000000 MiB of memory"),
+        ({"disk_mib": 7, "gpu": 1}, {"disk_mib": 8, "gpu": 1}, "7 of 8 MiB of disk and 1 gpu"),
     ],
 )
-def test_shortfall_as_text(lacks: dict[str, int], words: str) -> None:
-    assert describe_shortfall(lacks) == words
+def test_shortfall_as_text(lacks: dict[str, int], requested: dict[str, int], words: str) -> None:
+    assert describe_shortfall(lacks, requested) == words
 
 
 def test_closest_cell_lacks_the_smallest_fraction_of_its_capacity() -> None:
@@ -107,7 +113,7 @@ def test_request_larger_than_every_empty_cell_never_fits() -> None:
     never = explain({CPU: 4000}, small, large)
     assert never == {
         "code": "insufficient_resources",
-        "text": "larger than every cell of the pool: b comes closest and lacks 1 core",
+        "text": "larger than every cell of the pool: b comes closest and lacks 1 of 4 cores",
         "cell": "b",
         "shortfall": {CPU: 1000},
         "never_fits": True,
@@ -115,7 +121,7 @@ def test_request_larger_than_every_empty_cell_never_fits() -> None:
     later = explain({CPU: 2000}, small, large, used=[{}, {CPU: 1500}])
     assert later == {
         "code": "insufficient_resources",
-        "text": "no cell has enough free capacity: b comes closest and lacks 0.5 cores",
+        "text": "no cell has enough free capacity: b comes closest and lacks 0.5 of 2 cores",
         "cell": "b",
         "shortfall": {CPU: 500},
         "never_fits": False,

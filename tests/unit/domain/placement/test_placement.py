@@ -56,7 +56,7 @@ def test_reason_names_the_closest_cell_and_its_shortfall() -> None:
     assert reason["cell"] == "cell-002"
     assert reason["shortfall"] == {"memory_mib": 96}
     assert reason["never_fits"] is True
-    assert "lacks 96 MiB of memory" in reason["text"]
+    assert "lacks 96 of 4096 MiB of memory" in reason["text"]
 
 
 def test_reason_distinguishes_a_full_cell_from_one_too_small() -> None:

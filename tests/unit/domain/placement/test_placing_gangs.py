@@ -79,7 +79,7 @@ def test_gang_reason_has_the_first_misfit_and_the_count_before_it() -> None:
     three = gang((1, 2, 2), (2, 1, 1), (3, 1, 1))
     outcome = run([cell(1, 2)], shape(1, 2), shape(2, 1, cpu=5), shape(3, 1), gang=three)
     assert outcome.reasons[3]["have"] == 2
-    assert "lacks 3 cpu" in outcome.reasons[3]["text"]
+    assert "lacks 3 of 5 cpu" in outcome.reasons[3]["text"]
 
 
 def test_job_minimum_must_be_placed_at_once() -> None:

@@ -1,11 +1,15 @@
 """Instants of cron expressions: both clock changes, time zones, leap days, bounded searches."""
 
+import operator
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from functools import partial
+from itertools import islice, takewhile
+from random import Random
 
 import pytest
 
 from controlplane.domain.schedules.calendar import BadCalendar, Calendar
+from tests.simulation.local_times import CHANGES, ClockChange, draw_calendars
 
 
 def at(text: str) -> datetime:
@@ -47,6 +51,43 @@ def test_clock_change_of_half_an_hour() -> None:
         "10-04 15:30",
         "10-05 15:15",
     ]
+
+
+@pytest.mark.parametrize(
+    ("cron", "after", "found"),
+    [
+        # 2031-04-06 goes from 02:00 (+11, 15:00 UTC) back to 01:30 (+10:30).
+        ("*/10 2 * * *", "2031-04-05T15:10", ["04-05 15:30", "04-05 15:40"]),
+        ("45 * * * *", "2031-04-05T14:40", ["04-05 14:45", "04-05 15:15", "04-05 16:15"]),
+        # 2031-10-05 goes from 02:00 (+10:30, 15:30 UTC) to 02:30 (+11).
+        ("*/10 3 * * *", "2031-10-04T14:30", ["10-04 16:00", "10-04 16:10"]),
+        ("*/10 3 * * *", "2031-10-04T15:40", ["10-04 16:00", "10-04 16:10"]),
+    ],
+)
+def test_no_instant_is_lost_near_a_change_of_half_an_hour(
+    cron: str, after: str, found: list[str]
+) -> None:
+    assert first(cron, "Australia/Lord_Howe", after, len(found)) == found
+
+
+def test_skipped_midnight_has_no_instants_that_follow_the_elapsed_time() -> None:
+    # In Santiago, 2031-09-07 goes from 00:00 (04:00 UTC) to 01:00.
+    found = first("*/30 0 * * SUN", "America/Santiago", "2031-09-06T12:00", 1)
+    assert found == ["09-14 03:00"]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: f"{change.zone} {change.minutes}")
+def test_instants_near_changes_of_clocks_are_those_of_another_implementation(
+    change: ClockChange,
+) -> None:
+    for number in range(20):
+        rng = Random(f"{change} {number}")
+        begin = rng.choice(change.moments()).timestamp() - rng.uniform(30.0, 250.0)
+        since = datetime.fromtimestamp(begin, UTC)
+        until = since + timedelta(hours=rng.choice([0.1, 3.0, 30.0]))
+        for (cron, zone), times in draw_calendars(rng, begin, change).items():
+            found = takewhile(partial(operator.ge, until), Calendar(cron, zone).after(since))
+            assert list(found) == times.between(since, until), (cron, zone, since)
 
 
 def test_same_local_time_is_another_instant_in_each_zone() -> None:

@@ -101,3 +101,30 @@ def test_queue_is_bounded() -> None:
 def test_missed_instants_cancel_no_job() -> None:
     made = plan(HOUR_LATER, catch_up=CatchUp.NONE, overlap=Overlap.REPLACE, has_open_job=True)
     assert (found(made), made.replaces) == ([(0, "missed")], False)
+
+
+@pytest.mark.parametrize("rule", CatchUp)
+def test_instant_whose_job_exists_has_started_however_late(rule: CatchUp) -> None:
+    # A process died after it had submitted the job of noon.
+    made = plan(HOUR_LATER, catch_up=rule, submitted={NOON: False})
+    assert found(made)[0] == (0, "started")
+    expected = {"none": [(10, "missed")], "latest": [(10, "missed"), (60, "started")]}
+    later = [(minute, "started") for minute in range(10, 70, 10)]
+    assert found(made)[1:] == expected.get(str(rule), later)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected", "replaces"),
+    [
+        (Overlap.ALLOW, ["started", "started", "started"], False),
+        (Overlap.SKIP, ["started", "skipped", "skipped"], False),
+        (Overlap.REPLACE, ["started", "skipped", "started"], True),
+        (Overlap.QUEUE, ["started", "waiting", "waiting"], False),
+    ],
+)
+def test_job_that_is_not_recorded_yet_is_an_unfinished_job(
+    rule: Overlap, expected: list[str], replaces: bool
+) -> None:
+    made = plan(NOON + timedelta(minutes=20), overlap=rule, submitted={NOON: True})
+    assert [outcome for _, outcome in found(made)] == expected
+    assert made.replaces is replaces

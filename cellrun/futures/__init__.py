@@ -1,0 +1,1 @@
+"""Futures of commands, Python functions and jobs, resolved by one stream of events."""

@@ -1,0 +1,1 @@
+"""The OpenAPI description: as it is served, and its examples."""

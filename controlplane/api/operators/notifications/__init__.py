@@ -1,0 +1,1 @@
+"""Endpoints of notifications: their addresses and rules."""

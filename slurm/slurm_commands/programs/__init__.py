@@ -1,0 +1,1 @@
+"""One module per command; each has a `main`, which is a console script of the distribution."""

@@ -1,0 +1,1 @@
+"""What shares one stack, because none of it disturbs another test."""
