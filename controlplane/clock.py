@@ -32,16 +32,22 @@ class _Reading:
 
 
 class DatabaseClock:
-    """Returns the time of PostgreSQL. Threads may share it."""
+    """Returns the time of PostgreSQL, read every `read_seconds`. Threads may share it."""
 
-    def __init__(self, elapsed_seconds: Callable[[], float] = _elapsed_seconds) -> None:
+    def __init__(
+        self,
+        elapsed_seconds: Callable[[], float] = _elapsed_seconds,
+        *,
+        read_seconds: float = READ_SECONDS,
+    ) -> None:
         self._elapsed_seconds = elapsed_seconds
+        self._read_seconds = read_seconds
         self._last: _Reading | None = None
 
     def __call__(self) -> datetime:
         """Return the time, from the last reading if it is recent."""
         elapsed, last = self._elapsed_seconds(), self._last
-        if last is not None and elapsed - last.elapsed < READ_SECONDS:
+        if last is not None and elapsed - last.elapsed < self._read_seconds:
             return last.now + timedelta(seconds=elapsed - last.elapsed)
         with connection.cursor() as cursor:
             cursor.execute("SELECT clock_timestamp()")

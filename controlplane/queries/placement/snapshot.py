@@ -116,14 +116,14 @@ def _amounts(found: Mapping[str, Any]) -> dict[str, int]:
     return {name: amount for name, amount in amounts.items() if amount}
 
 
-class Pending(NamedTuple):
+class WaitingTasks(NamedTuple):
     """Whether some task waits, and whether `load_waiting_shapes` finds one that may be placed."""
 
     any: bool
     placeable: bool
 
 
-def find_pending(now: datetime) -> Pending:
+def find_pending(now: datetime) -> WaitingTasks:
     """Return what waits, with the only statement of an idle tick besides the record of its run."""
     waiting = f"""
         SELECT 1 FROM controlplane_task
@@ -131,7 +131,7 @@ def find_pending(now: datetime) -> Pending:
         """
     placeable = f"{waiting} AND (not_before IS NULL OR not_before <= %s)"
     statement = f"SELECT EXISTS ({waiting}), EXISTS ({placeable})"
-    return Pending(*rows(statement, [now])[0])
+    return WaitingTasks(*rows(statement, [now])[0])
 
 
 def load_policy(pool_id: int) -> tuple[str, PoolPolicy]:
