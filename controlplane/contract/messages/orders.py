@@ -125,6 +125,26 @@ class StopAttempt(Document):
 
 
 @dataclass(frozen=True, slots=True)
+class ExecOrder(Document):
+    """Order to run a program inside a running attempt, unless the cell has the session.
+
+    `uid`: of the attempt. `expires`: server time in seconds after which the cell starts nothing.
+    `rows`, `columns`: of the terminal at the beginning; 0: not known.
+    """
+
+    AS_LIST = True
+
+    uid: str
+    session: str
+    command: tuple[str, ...]
+    tty: bool
+    stdin: bool
+    expires: float
+    rows: int = 0
+    columns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Orders(Document):
     """The orders of one tick for one cell; each group spec is included once."""
 
@@ -133,6 +153,7 @@ class Orders(Document):
     specs: tuple[GroupSpec, ...] = ()
     runs: tuple[RunAttempt, ...] = ()
     stops: tuple[StopAttempt, ...] = ()
+    execs: tuple[ExecOrder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
