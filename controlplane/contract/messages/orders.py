@@ -125,6 +125,23 @@ class StopAttempt(Document):
 
 
 @dataclass(frozen=True, slots=True)
+class ExecOrder(Document):
+    """Order to run a program inside a running attempt, unless the cell has the session.
+
+    `uid`: of the attempt. `expires`: server time in seconds after which the cell starts nothing.
+    """
+
+    AS_LIST = True
+
+    uid: str
+    session: str
+    command: tuple[str, ...]
+    tty: bool
+    stdin: bool
+    expires: float
+
+
+@dataclass(frozen=True, slots=True)
 class Orders(Document):
     """The orders of one tick for one cell; each group spec is included once."""
 
@@ -133,6 +150,7 @@ class Orders(Document):
     specs: tuple[GroupSpec, ...] = ()
     runs: tuple[RunAttempt, ...] = ()
     stops: tuple[StopAttempt, ...] = ()
+    execs: tuple[ExecOrder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
