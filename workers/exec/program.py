@@ -6,6 +6,8 @@ One thread reads the output, a second one writes the input, a third one does the
 from dataclasses import dataclass
 from typing import Protocol
 
+from controlplane.contract.exec_frames import check_command
+
 NOT_EXECUTABLE = 126  # the codes of shells and of `docker exec`
 NOT_FOUND = 127
 BLOCK_BYTES = 32 * 1024
@@ -29,9 +31,9 @@ class ExecCommand:
     stdin: bool = False
 
     def check(self) -> None:
-        """Raise ExecRefused for a command that no system can run."""
-        if not self.argv or not self.argv[0] or any("\0" in word for word in self.argv):
-            raise ExecRefused("the command is empty, or has a NUL character")
+        """Raise ExecRefused for a command that no session may have."""
+        if fault := check_command(self.argv):
+            raise ExecRefused(fault)
 
 
 @dataclass(frozen=True, slots=True)

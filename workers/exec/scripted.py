@@ -104,5 +104,6 @@ def _parse(argv: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     words = iter(argv)
     for word in words:
         if word not in _WORDS:
-            raise ExecRefused(f"the memory driver does not know the command {list(argv)!r}", NOT_FOUND)
+            reason = f"the memory driver does not know the command {list(argv)!r}"
+            raise ExecRefused(reason, NOT_FOUND)
         yield word, next(words, "0") if _WORDS[word] else ""

@@ -55,8 +55,8 @@ def main() -> int:
         return 0
     report(cell, ["started", pid])
     null = os.open("/dev/null", os.O_RDWR)
-    for number in range(3):
-        os.dup2(null, number)
+    for stream in range(3):
+        os.dup2(null, stream)
     code = supervise(pid, cell, wake_read)
     kill_descendants(pid)
     report(cell, ["ended", code])
