@@ -150,10 +150,11 @@ class ExecLink:
 
     def send(self, kind: FrameKind, payload: bytes = b"") -> None:
         """Send a frame, also after a reconnect; wait while too much is pending. Raise LinkOver."""
+        with self._changed:  # without the other lock, which a reconnect needs
+            while self._pending_bytes >= MAX_PENDING_BYTES and self._over is None:
+                self._changed.wait(1.0)
         with self._sending:
             with self._changed:
-                while self._pending_bytes >= MAX_PENDING_BYTES and self._over is None:
-                    self._changed.wait(1.0)
                 if self._over is not None:
                     raise self._over
                 message = pack_frame(ExecFrame(kind, self._sent + 1, payload))
