@@ -110,14 +110,15 @@ class ExecLink:
         self._over: LinkOver | None = None
         self._pending: deque[tuple[int, bytes]] = deque()  # positions and messages
         self._pending_bytes = 0
+        self._is_claimed = False
         self._sent = 0
         self._received = 0
         self._consumed = 0
 
     @property
-    def is_connected(self) -> bool:
-        """Whether there is a connection, as far as is known."""
-        return self._connection is not None
+    def is_claimed(self) -> bool:
+        """Whether web has sent a message, as it does once it has let this side into the session."""
+        return self._is_claimed
 
     @property
     def is_all_accepted(self) -> bool:
@@ -179,6 +180,7 @@ class ExecLink:
         """Return a new frame; None: it was for this link, or repeated. Raise MalformedFrame."""
         frame = unpack_frame(message)
         with self._changed:
+            self._is_claimed = True
             if frame.kind is FrameKind.STATE:
                 return frame
             if frame.kind is FrameKind.ACCEPTED:

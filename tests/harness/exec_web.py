@@ -52,13 +52,15 @@ class FrameStream:
 class ExecWeb:
     """Serves the path of the cell, and that of the client, like web; or tests play one side.
 
-    `refuses`: the status of every handshake. `is_accepting`: whether stored frames are accepted.
+    `refuses`: the status of every handshake. `closes`: the code with which each accepted connection
+    is closed. `is_accepting`: whether stored frames are accepted.
     """
 
     def __init__(self) -> None:
         self.to_cell = FrameStream()
         self.to_client = FrameStream()
         self.refuses: int | None = None
+        self.closes: int | None = None
         self.is_accepting = True
         self.requests: list[Request] = []
         self.connections: list[ServerConnection] = []
@@ -114,12 +116,12 @@ class ExecWeb:
     def resize(self, rows: int, columns: int) -> None:
         self.type((FrameKind.RESIZE, resize_frame(1, rows=rows, columns=columns).payload))
 
-    def say(self, kind: FrameKind, payload: bytes = b"") -> None:
+    def send(self, kind: FrameKind, payload: bytes = b"") -> None:
         """Send to the client, as a cell does."""
         self.to_client.add(ExecFrame(kind, len(self.to_client.frames) + 1, payload))
 
     def exit(self, code: int, reason: str = "") -> None:
-        self.say(FrameKind.EXIT, exit_frame(1, exit_code=code, reason=reason).payload)
+        self.send(FrameKind.EXIT, exit_frame(1, exit_code=code, reason=reason).payload)
 
     def wait_for(self, stream: FrameStream, condition: Callable[[], Any]) -> None:
         """Return once `condition` holds after a change of `stream`."""
@@ -148,7 +150,13 @@ class ExecWeb:
         stored, passed = (
             (self.to_client, self.to_cell) if is_cell else (self.to_cell, self.to_client)
         )
-        if not is_cell:
+        if self.closes is not None:
+            connection.close(self.closes)
+            return
+        if is_cell:
+            accepted = ExecFrame(FrameKind.ACCEPTED, len(self.to_client.frames))
+            connection.send(pack_frame(accepted))
+        else:
             state = json.dumps(self.document).encode()
             connection.send(pack_frame(ExecFrame(FrameKind.STATE, 0, state)))
         threading.Thread(target=self._pass, args=(connection, passed, after), daemon=True).start()

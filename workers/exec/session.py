@@ -65,6 +65,7 @@ class CellSession:
             sending=threading.Lock(),
         )
         self._frames: queue.SimpleQueue[ExecFrame | None] = queue.SimpleQueue()
+        self._early: list[ExecFrame] = []  # received before the program has started
         self._queued_bytes = 0
         self._lock = threading.Lock()
         self._is_output_over = threading.Event()
@@ -99,11 +100,13 @@ class CellSession:
                 thread.join(JOIN_SECONDS)
 
     def _claim(self) -> bool:
-        """Connect, which claims the session; return whether there is a connection in time."""
-        while not self._link.is_connected:
+        """Connect, which claims the session; return whether web has confirmed the claim in time."""
+        while not self._link.is_claimed:
             if self._closing.is_set() or time.monotonic() > self._claim_until:
                 return False
-            self._link.receive(TICK_SECONDS)
+            frame = self._link.receive(TICK_SECONDS)
+            if frame is not None:
+                self._early.append(frame)
         return True
 
     def _start(self) -> ExecProgram | None:
@@ -126,6 +129,9 @@ class CellSession:
 
     def _serve(self, program: ExecProgram | None) -> None:
         """Receive until the end is sent. Raise LinkOver."""
+        if program is not None:
+            for early in self._early:
+                self._take(early, program)
         while not self._is_output_over.is_set():
             if self._closing.is_set():
                 raise LinkOver("the cell ends")

@@ -62,8 +62,8 @@ def test_refusal_of_the_api_is_one_line_and_255(environment: Api, status: int, d
 
 def test_task_without_an_attempt_is_named(environment: Api) -> None:
     task = {**a_task(), "state": "PENDING"}
-    environment.answer("GET /api/v1/jobs/7/tasks", a_page([task]))
-    environment.answer(f"GET /api/v1/tasks/{task['id']}/attempts", [])
+    environment.answer("GET /api/v1/jobs/7/tasks", a_page(task))
+    environment.answer(f"GET /api/v1/tasks/{task['id']}/attempts", a_page())
     result = call("7/main.0", "true")
     assert result.exit_code == 255
     assert "is PENDING: it does not run" in result.stderr

@@ -73,8 +73,8 @@ def is_raw(terminal: int) -> bool:
 
 
 def test_streams_come_apart_with_the_exit_code(web: ExecWeb) -> None:
-    web.say(FrameKind.DATA, b"out\n")
-    web.say(FrameKind.STDERR, b"err\n")
+    web.send(FrameKind.DATA, b"out\n")
+    web.send(FrameKind.STDERR, b"err\n")
     web.exit(7)
     with piped(web) as process:
         output, errors = process.communicate(timeout=60)
@@ -111,13 +111,13 @@ def test_output_and_input_continue_over_a_new_connection(web: ExecWeb) -> None:
     with piped(web) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        web.say(FrameKind.DATA, b"one\n")
+        web.send(FrameKind.DATA, b"one\n")
         assert process.stdout.readline() == b"one\n"
         until(lambda: web.to_client.confirmed == 1)
         web.stop()
         process.stdin.write(b"typed meanwhile")
         process.stdin.flush()
-        web.say(FrameKind.DATA, b"two\n")
+        web.send(FrameKind.DATA, b"two\n")
         web.start()
         assert process.stdout.readline() == b"two\n"
         web.wait_for(web.to_cell, lambda: web.to_cell.content() == b"typed meanwhile")
@@ -129,7 +129,7 @@ def test_output_and_input_continue_over_a_new_connection(web: ExecWeb) -> None:
 def test_everything_before_the_end_is_written(web: ExecWeb) -> None:
     content = os.urandom(2 * 2**20)
     for start in range(0, len(content), 65536):
-        web.say(FrameKind.DATA, content[start : start + 65536])
+        web.send(FrameKind.DATA, content[start : start + 65536])
     web.exit(3)
     with piped(web) as process:
         output, _ = process.communicate(timeout=60)
@@ -150,7 +150,7 @@ def test_first_interrupt_is_for_the_program_and_the_second_leaves(web: ExecWeb) 
     with piped(web) as process:
         until(lambda: web.connections)
         assert process.stdout is not None
-        web.say(FrameKind.DATA, b"ready\n")
+        web.send(FrameKind.DATA, b"ready\n")
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
         web.wait_for(web.to_cell, lambda: web.to_cell.frames)
@@ -168,7 +168,7 @@ def test_keys_pass_unchanged_and_the_terminal_is_restored(web: ExecWeb) -> None:
         until(lambda: is_raw(theirs))
         os.write(ours, b"ls\r\x03\x04\x1a\x11")
         web.wait_for(web.to_cell, lambda: web.to_cell.content() == b"ls\r\x03\x04\x1a\x11")
-        web.say(FrameKind.DATA, b"\x1b[1mbold\r\n")
+        web.send(FrameKind.DATA, b"\x1b[1mbold\r\n")
         assert b"\x1b[1mbold\r\n" in read_until(ours, b"bold\r\n")
         web.exit(5)
         assert process.wait(60) == 5
@@ -223,7 +223,7 @@ def test_terminal_is_restored_when_the_output_cannot_be_written(web: ExecWeb) ->
         os.close(write_end)
         until(lambda: is_raw(theirs) and web.connections)
         os.close(read_end)
-        web.say(FrameKind.DATA, b"into a closed pipe")
+        web.send(FrameKind.DATA, b"into a closed pipe")
         assert process.wait(60) != 0
         assert termios.tcgetattr(theirs) == before
     os.close(ours)

@@ -217,9 +217,17 @@ def test_refused_claim_starts_nothing(
     assert (programs.started, len(web.requests)) == ([], 1)
 
 
-def test_unavailable_web_is_asked_again_before_the_claim(
-    web: ExecWeb, sessions: CellSessions
+@pytest.mark.parametrize("code", [4403, 4404, 4409, 1000])
+def test_claim_that_is_refused_after_the_handshake_starts_nothing(
+    web: ExecWeb, sessions: CellSessions, programs: Programs, code: int
 ) -> None:
+    web.closes = code
+    begin(sessions, "true")
+    until(lambda: sessions.count == 0)
+    assert (programs.started, len(web.requests)) == ([], 1)
+
+
+def test_claim_is_repeated_while_web_is_unavailable(web: ExecWeb, sessions: CellSessions) -> None:
     web.refuses = 503
     begin(sessions, "true")
     until(lambda: len(web.requests) >= 2)
