@@ -1,4 +1,4 @@
-"""`cellrun exec` through everything, from the command to the engine, also while parts are killed."""
+"""`cellrun exec` through everything, from command to engine, also while parts are killed."""
 
 import fcntl
 import hashlib
@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -28,10 +28,18 @@ LOST = 255
 ENGINES = [pytest.param("docker", marks=pytest.mark.engine), "process"]
 
 
+Submit = Callable[[str], int]
+
+
 @pytest.fixture(scope="module", params=ENGINES)
-def stack(request: pytest.FixtureRequest) -> Iterator[RunningStack]:
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def stack(engine: str) -> Iterator[RunningStack]:
     with open_folder() as folder:
-        with RunningStack(folder / "home", cells=1, engine=str(request.param)) as running:
+        with RunningStack(folder / "home", cells=1, engine=engine) as running:
             yield running
         assert remnants(running.home) == []
 
@@ -42,11 +50,24 @@ def session(stack: RunningStack) -> Iterator[Session]:
         yield session
 
 
+@pytest.fixture(scope="module")
+def submit(engine: str, session: Session) -> Submit:
+    """Submit a job that runs a script on the stack's engine, and return its id."""
+
+    def submit(script: str) -> int:
+        job = shell_job(script)
+        if engine == "process":
+            del job["image"]
+            job["task_type"] = "process"
+        return session.submit(job)["id"]
+
+    return submit
+
+
 @pytest.fixture
-def task(session: Session) -> Iterator[Task]:
+def task(session: Session, submit: Submit) -> Iterator[Task]:
     """A task that runs until it is cancelled."""
-    script = "echo own output; trap 'exit 0' TERM; while :; do sleep 0.2; done"
-    job_id = session.submit(shell_job(script))["id"]
+    job_id = submit("echo own output; trap 'exit 0' TERM; while :; do sleep 0.2; done")
     yield running_task(session, job_id)
     session.cancel_job(job_id, reason="the test is over")
     wait_for_end(session, job_id)
@@ -193,8 +214,10 @@ def test_session_continues_while_web_is_killed(stack: RunningStack, address: str
         assert process.wait(SECONDS) == 0
 
 
-def test_cancel_of_the_job_ends_the_program(stack: RunningStack, session: Session) -> None:
-    job_id = session.submit(shell_job("while :; do sleep 0.2; done"))["id"]
+def test_cancel_of_the_job_ends_the_program(
+    stack: RunningStack, session: Session, submit: Submit
+) -> None:
+    job_id = submit("while :; do sleep 0.2; done")
     task = running_task(session, job_id)
     with executing(
         stack, f"{job_id}/main.0", "--", "sh", "-c", "echo ready; sleep 1000"
@@ -207,8 +230,10 @@ def test_cancel_of_the_job_ends_the_program(stack: RunningStack, session: Sessio
     assert listed["state"] == "ENDED"
 
 
-def test_task_that_has_ended_is_refused(stack: RunningStack, session: Session) -> None:
-    job_id = session.submit(shell_job("true"))["id"]
+def test_task_that_has_ended_is_refused(
+    stack: RunningStack, session: Session, submit: Submit
+) -> None:
+    job_id = submit("true")
     wait_for_end(session, job_id)
     done = execute(stack, f"{job_id}/main.0", "--", "true")
     assert done.returncode == LOST
