@@ -242,6 +242,19 @@ def test_user_of_a_program_is_that_of_the_container(docker_kit: DockerKit) -> No
     assert outcome(program)[0] == b"12345\n54321\n"
 
 
+def test_restarted_cell_ends_its_programs_and_no_others(docker_kit: DockerKit, mark: str) -> None:
+    launch = running(docker_kit)
+    execute(docker_kit, launch, "sh", "-c", f"trap '' HUP; sleep {mark}; sleep {mark}")
+    until(lambda: runs(mark))
+    others = docker_kit.outside.exec_create(f"cellrun-{launch.uid}", ["sleep", f"{mark}7"])["Id"]
+    docker_kit.outside.exec_start(others, detach=True)
+    docker_kit.begin_again()
+    docker_kit.driver.adopt(launch)
+    docker_kit.events.started(launch.uid)
+    until(lambda: not any(line.endswith(f"sleep {mark}") for line in commands()))
+    assert docker_kit.outside.exec_inspect(others)["Running"]
+
+
 def test_memory_limit_of_a_process_holds_for_programs_too(process_kit: ProcessKit) -> None:
     launch = running(process_kit, resources={"memory_mib": 256})
     program = execute(process_kit, launch, "sh", "-c", "ulimit -v")

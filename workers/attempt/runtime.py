@@ -163,6 +163,9 @@ class Engine(Protocol):
     def execute(self, launch: Launch, command: ExecCommand) -> ExecProgram:
         """Start a program of a user in the started container. Raise ExecRefused."""
 
+    def end_programs(self, uid: str) -> None:
+        """Kill the programs that an earlier process of this cell left in the container."""
+
     def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
         """Return the first `limit` bytes of a regular file of the container; None: no such file."""
 

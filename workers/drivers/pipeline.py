@@ -165,6 +165,9 @@ class PipelineDriver:
 
     def _on_running(self, attempt: AttemptRun) -> None:
         self._quick.leave(attempt.uid)
+        if attempt.is_adopted:
+            with contextlib.suppress(EngineAway, EngineError):
+                self._engine.end_programs(attempt.uid)
         if attempt.started_at is not None:
             self._begin_limits(attempt)
         if attempt.launch.spec.is_gang:

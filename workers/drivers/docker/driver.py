@@ -54,7 +54,7 @@ from workers.drivers.docker.container import (
 )
 from workers.drivers.docker.gateway import Gateway, is_loopback
 from workers.drivers.docker.networks import CellNetworks, network_labels
-from workers.drivers.docker.programs import ContainerProgram, start_program
+from workers.drivers.docker.programs import ContainerProgram, end_programs, start_program
 from workers.drivers.docker.volumes import volume_bytes
 from workers.drivers.gpus import choose_gpus
 from workers.exec.program import ExecCommand
@@ -295,6 +295,11 @@ class DockerEngine:
         if view is None:
             raise NoSuchContainer("there is no such container")
         return start_program(self._api, view.container_id, command)
+
+    def end_programs(self, uid: str) -> None:
+        """Kill the programs of `execute` that have no connection to this process."""
+        if (body := self._inspect(uid)) is not None:
+            end_programs(self._api, body)
 
     def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
         """Return the head of a regular file; links are not followed."""

@@ -12,6 +12,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from workers.attempt.runtime import EngineAway, EngineError
@@ -32,6 +33,7 @@ END_OF_INPUT = b"\x04"  # what a pseudo-terminal takes for it
 # The engine takes a sequence of keys for an order to detach, and delays the first of them. Its
 # default, Ctrl-P Ctrl-Q, is used by shells.
 DETACH_KEYS = "ctrl-],ctrl-^,ctrl-],ctrl-^,ctrl-]"
+SHOWN_DETACH_KEYS = "HR4dHh0="  # as the engine describes them
 RESIZE_TRIES, RESIZE_PAUSE_SECONDS = 50, 0.02  # until the program has started
 END_PAUSE_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2)  # between polls; the last value repeats
 END_SECONDS = 10.0  # for the engine to record the end of a program whose output has ended
@@ -201,6 +203,19 @@ def start_program(api: Any, container: str, command: ExecCommand) -> ContainerPr
         return ContainerProgram(api, container, command)
     except (EngineAway, EngineError) as error:
         raise ExecRefused(str(error), _code_of(str(error))) from error
+
+
+def end_programs(api: Any, body: Mapping[str, Any]) -> None:
+    """Kill the programs that an earlier process started, in an inspected container.
+
+    The keys to detach distinguish them from health checks, and from `docker exec`.
+    """
+    for exec_id in body.get("ExecIDs") or ():
+        with contextlib.suppress(EngineAway, EngineError), translated_errors():
+            found = api.exec_inspect(exec_id)
+            is_ours = found.get("DetachKeys") == SHOWN_DETACH_KEYS
+            if is_ours and found.get("Running") and found.get("Pid"):
+                signal_group(int(found["Pid"]), signal.SIGKILL, str(body["Id"]))
 
 
 def _code_of(refusal: str) -> int:

@@ -217,6 +217,9 @@ class ProcessEngine(FolderEngine):
         order = read_whole(self._order_path(uid)) or self.plain_order(launch)
         return ProcessProgram(order, command, partial(self._has_ended, uid))
 
+    def end_programs(self, uid: str) -> None:
+        """Do nothing: the supervisor of a program has ended it together with the cell."""
+
     def _has_ended(self, uid: str) -> bool:
         """Return whether the task has ended, as far as is known."""
         try:

@@ -151,6 +151,9 @@ class RunnerEngine(FolderEngine):
         """Raise ExecRefused: the task's program, if any, runs outside."""
         raise ExecRefused(f"tasks of type {launch.spec.task_type} do not run on the cell itself")
 
+    def end_programs(self, uid: str) -> None:
+        """Do nothing: there are none."""
+
     def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
         """Raise NoSuchContainer."""
         raise NoSuchContainer("a runner has no container")
