@@ -25,7 +25,15 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     ),
     "jobs": ("Job", "QueueEntry", "BulkCount", "BulkOperation"),
     "schedules": ("ScheduleDocument", "ScheduleFiringDocument"),
-    "tasks": ("Task", "Attempt", "Artifact", "TaskArtifacts", "CacheEntry", "Change"),
+    "tasks": (
+        "Task",
+        "Attempt",
+        "ExecDocument",
+        "Artifact",
+        "TaskArtifacts",
+        "CacheEntry",
+        "Change",
+    ),
     "cells": ("Cell", "Pool", "Quota", "UsageRow", "Alert"),
     "notifications": (
         "NotificationAddressDocument",

@@ -1,14 +1,15 @@
-"""Call the API about sessions of exec."""
+"""Call the API about programs in running attempts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from cellrun.api.paths import path_to
 from cellrun.api.transport import ApiTransport
+from cellrun.documents import ExecDocument
 
 
 class ExecCalls(ApiTransport):
-    """The calls about sessions. Every method may raise Unreachable or ApiError."""
+    """The calls about exec sessions. Every method may raise Unreachable or ApiError."""
 
     def start_exec(
         self,
@@ -17,19 +18,26 @@ class ExecCalls(ApiTransport):
         *,
         tty: bool = False,
         stdin: bool = False,
-        rows: int | None = None,
-        columns: int | None = None,
-    ) -> Mapping[str, Any]:
-        """Request a program in a running attempt, and return the session."""
+        rows: int = 0,
+        columns: int = 0,
+    ) -> ExecDocument:
+        """Request a program in a running attempt, and return its session.
+
+        `rows`, `columns`: of the terminal; 0: not known.
+        """
         body: dict[str, Any] = {"command": list(command), "tty": tty, "stdin": stdin}
-        if rows is not None and columns is not None:
+        if rows and columns:
             body |= {"rows": rows, "columns": columns}
-        found: Mapping[str, Any] = self._call("POST", path_to("attempts", uid, "exec"), body=body)
+        found: ExecDocument = self._call("POST", path_to("attempts", uid, "exec"), body=body)
         return found
 
-    def exec_session(self, session: str) -> Mapping[str, Any]:
+    def exec_sessions(self, uid: str) -> list[ExecDocument]:
+        """Return the sessions of an attempt, newest first."""
+        return list(self._pages(path_to("attempts", uid, "exec")))
+
+    def exec_session(self, session: str) -> ExecDocument:
         """Return a session."""
-        found: Mapping[str, Any] = self._call("GET", path_to("exec", session))
+        found: ExecDocument = self._call("GET", path_to("exec", session))
         return found
 
     def end_exec(self, session: str) -> None:

@@ -85,6 +85,7 @@ class Pool(TypedDict):
     cells_may_join: bool
     allowed_mounts: list[AllowedMount]
     privileged_allowed: bool
+    exec_allowed: bool
     allowed_capabilities: list[str]
     input_networks: list[str]
     job_limits: JobLimits

@@ -62,6 +62,18 @@ class Task(TypedDict):
     finished_at: str | None
 
 
+class AttemptExec(TypedDict):
+    """A program that a user ran inside an attempt."""
+
+    uid: str
+    number: int
+    actor: str
+    command: list[str]
+    requested_at: str
+    ended_at: str | None
+    exit_code: int | None
+
+
 class Attempt(TypedDict):
     """One execution of a task on a cell."""
 
@@ -87,6 +99,28 @@ class Attempt(TypedDict):
     finished_at: str | None
     released_at: str | None
     release_kind: str | None
+    exec_sessions: list[AttemptExec]
+
+
+class ExecDocument(TypedDict):
+    """A session: a program that a user runs inside an attempt."""
+
+    uid: str
+    number: int
+    attempt: str
+    task: int
+    job: int
+    command: list[str]
+    tty: bool
+    stdin: bool
+    actor: str
+    token: str
+    state: str
+    requested_at: str
+    opened_at: str | None
+    ended_at: str | None
+    exit_code: int | None
+    reason: str
 
 
 class Artifact(TypedDict):

@@ -1,5 +1,6 @@
 """Pass the streams of this process to a program in a task, and return its exit code."""
 
+import json
 import os
 import queue
 import select
@@ -53,6 +54,7 @@ class RemoteProgram:
         self._has_tty = has_tty
         self._has_stdin = has_stdin
         self._stdin, self._stdout, self._stderr = descriptors
+        self._document: dict[str, Any] = {}  # of the session, as web last sent it
         self._events: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._link = ExecLink(
             connect,
@@ -87,7 +89,7 @@ class RemoteProgram:
             try:
                 frame = self._link.receive(TICK_SECONDS)
             except LinkOver as over:
-                raise SessionLost(f"the session is over: {over}") from None
+                return self._end_of(over)
             match frame:
                 case None:
                     continue
@@ -98,8 +100,17 @@ class RemoteProgram:
                 case ExecFrame(FrameKind.EXIT):
                     self._link.confirm(frame.position)
                     return read_exit(frame)
-            if frame.kind is not FrameKind.STATE:
+            if frame.kind is FrameKind.STATE:
+                self._document = json.loads(frame.payload)
+            else:
                 self._link.confirm(frame.position)
+
+    def _end_of(self, over: LinkOver) -> tuple[int, str]:
+        """Return the end in the last document, which has it if EXIT was lost. Raise SessionLost."""
+        code, reason = self._document.get("exit_code"), str(self._document.get("reason") or "")
+        if self._document.get("state") == "ENDED" and isinstance(code, int):
+            return code, reason
+        raise SessionLost(f"the session is over: {reason or over}")
 
     def _send_input(self) -> None:
         """Send what is read, in this thread, which may never end."""

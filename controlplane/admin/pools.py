@@ -104,6 +104,7 @@ class PoolAdmin(StyledAdmin):
                 "fields": (
                     "allowed_mounts",
                     "privileged_allowed",
+                    "exec_allowed",
                     "allowed_capabilities",
                     "input_networks",
                 )

@@ -321,6 +321,18 @@ class Explanation(ResponseModel):
     schedule: ScheduleInstant | None = Field(description="Null: no schedule submitted its job.")
 
 
+class AttemptExec(ResponseModel):
+    """A program that a user ran inside an attempt."""
+
+    uid: UUID = Field(description="Of its exec session.")
+    number: int
+    actor: str = Field(description="Name of the user.")
+    command: list[str]
+    requested_at: datetime
+    ended_at: datetime | None
+    exit_code: int | None
+
+
 class Attempt(ResponseModel):
     """One execution of a task on a cell."""
 
@@ -350,6 +362,9 @@ class Attempt(ResponseModel):
     finished_at: datetime | None
     released_at: datetime | None
     release_kind: Literal["confirmed", "cell_lost", "operator"] | None
+    exec_sessions: list[AttemptExec] = Field(
+        description="Programs that users ran inside it, the newest 10."
+    )
 
 
 class Artifact(ResponseModel):

@@ -9,6 +9,7 @@ from django.urls.converters import IntConverter, StringConverter
 from rest_framework.routers import SimpleRouter
 
 from controlplane.api.agents import attempt_requests, store
+from controlplane.api.exec import endpoints as exec_sessions
 from controlplane.api.operators import (
     alerts,
     audit,
@@ -109,6 +110,7 @@ router.register(
     basename="notification_address",
 )
 router.register("notification-rules", endpoints.NotificationRules, basename="notification_rule")
+router.register("exec", exec_sessions.ExecSessions, basename="exec_session")
 router.register("pools", pools.Pools, basename="pool")
 router.register("schedules", schedules.Schedules, basename="schedule")
 router.register("secrets", secrets.Secrets, basename="secret")
@@ -156,6 +158,12 @@ urlpatterns = [
     ),
     path("attempts/<uuid:uid>/briefing", _CELLS({"post": "get_launch_context"})),
     path("attempts/<uuid:uid>/gang", _CELLS({"post": "get_gang"})),
+    path(
+        "attempts/<uuid:uid>/exec",
+        exec_sessions.ExecSessionsOfAttempt.as_view(
+            {"get": "list_exec_sessions", "post": "exec_attempt"}
+        ),
+    ),
     path("callback-key", callbacks.CallbackKeys.as_view({"get": "get_callback_key"})),
     path(
         "tasks/<task:task>/artifacts/<path:name>",

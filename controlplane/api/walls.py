@@ -21,6 +21,9 @@ NAMED_PROJECTS = 20
 _REFUSALS = {
     Permission.SUBMIT: "the request needs the role submitter on the project",
     Permission.CHANGE: "only its submitter or a manager of its project may {verb} it",
+    Permission.EXEC: (
+        "only its submitter or a manager of its project may run programs in the attempt"
+    ),
     Permission.MANAGE: "the request needs the role manager on the project",
 }
 
@@ -48,9 +51,9 @@ def check_task(
     _check(access, wanted, places.find_task_place(task_id), f"task {task_id}", verb)
 
 
-def check_attempt(access: Access, uid: UUID) -> None:
-    """Raise NotFound unless the caller may read an attempt."""
-    _check(access, Permission.READ, places.find_attempt_place(uid), f"attempt {uid}")
+def check_attempt(access: Access, uid: UUID, wanted: Permission = Permission.READ) -> None:
+    """Raise NotFound or PermissionDenied unless the caller may do `wanted` on an attempt."""
+    _check(access, wanted, places.find_attempt_place(uid), f"attempt {uid}")
 
 
 def check_artifacts(access: Access, uid: UUID) -> None:

@@ -45,6 +45,8 @@ class Action(StrEnum):
     CLAIM_TASK = "claim.task"
     DELETE_TASK = "delete.task"
     RELEASE_ATTEMPT = "release.attempt"
+    EXEC_ATTEMPT = "exec.attempt"
+    END_EXEC_SESSION = "end.exec_session"
     REPEAT_CALLBACK = "repeat.callback"
     CREATE_NOTIFICATION_ADDRESS = "create.notification_address"
     CHANGE_NOTIFICATION_ADDRESS = "change.notification_address"

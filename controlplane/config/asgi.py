@@ -14,6 +14,7 @@ django.setup(set_prefix=False)
 from django.conf import settings  # noqa: E402
 
 from controlplane.api.body_limit import BodyLimit  # noqa: E402
+from controlplane.api.exec.gateway import ExecGateway  # noqa: E402
 from controlplane.api.request_ids import RequestIds  # noqa: E402
 from controlplane.api.streams.event_stream import EventStream  # noqa: E402
 from controlplane.api.work.follow import LogFollow  # noqa: E402
@@ -22,7 +23,8 @@ from controlplane.config.web.handler import SynchronousHandler  # noqa: E402
 from controlplane.config.web.unchanged_pages import UnchangedPages  # noqa: E402
 
 _application = EventStream(LogFollow(UnchangedPages(SynchronousHandler())))
-application = RequestIds(BodyLimit(_application, max_bytes=settings.CELLRUN.max_body_bytes))
+_limited = BodyLimit(_application, max_bytes=settings.CELLRUN.max_body_bytes)
+application = RequestIds(ExecGateway(_limited))
 
 # Django would load all views with the first request, after the collector was tuned.
 import_module(settings.ROOT_URLCONF)

@@ -60,6 +60,8 @@ class Permission(Enum):
     """Cancel, retry, delete or resolve work: submitters their own, managers any."""
     MANAGE = auto()
     """Write secrets; change members, service accounts and tokens of a project."""
+    EXEC = auto()
+    """Run programs inside running tasks: submitters their own, managers any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,7 @@ def may(access: Access, wanted: Permission, place: Place) -> bool:
     role = access.role_on(place)
     if role is None:
         return False
-    if wanted is Permission.CHANGE:
+    if wanted in (Permission.CHANGE, Permission.EXEC):
         is_own = place.owner_id == access.user_id
         return role.includes(Role.SUBMITTER if is_own else Role.MANAGER)
     return role.includes(_NEEDED[wanted])

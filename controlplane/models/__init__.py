@@ -8,7 +8,7 @@ from controlplane.models.accounts import (
     ServiceAccount,
     TotpDevice,
 )
-from controlplane.models.attempts import Attempt, StoredSize, StoredTotal, UsageTotal
+from controlplane.models.attempts import Attempt, ExecSession, StoredSize, StoredTotal, UsageTotal
 from controlplane.models.cache import CacheEntry, CacheReservation
 from controlplane.models.callbacks import (
     Callback,
@@ -57,6 +57,7 @@ __all__ = [
     "DeadLetter",
     "Delivery",
     "Domain",
+    "ExecSession",
     "Hold",
     "HookCall",
     "ImageFailure",

@@ -1,13 +1,15 @@
 """Attempts: executions of a task on a cell, which hold its capacity until their release.
 
-Also the sizes of what they have in the store, which count for their projects, and the totals of
-what they requested and used.
+Also the sessions of users in running attempts, the sizes of what attempts have in the store, which
+count for their projects, and the totals of what they requested and used.
 """
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 
 from controlplane.contract.states import FailureKind, Phase, TaskState
+from controlplane.domain.cells.exec_sessions import ExecState
 from controlplane.domain.state.states import ATTEMPT_STATES, Reason, ReleaseKind, RetryBudget
 from controlplane.models.choices import UNSUCCESSFUL_NUMBERS, finished_iff_terminal
 
@@ -18,6 +20,7 @@ IMAGE_FAILED = Q(reason=Reason.IMAGE_ERROR.value) | Q(
 )
 """The condition of attempts that ended because their image could not be pulled or used."""
 
+_UNENDED_EXECS = [int(ExecState.REQUESTED), int(ExecState.OPEN)]
 _STATES = [(int(state), state.name) for state in sorted(ATTEMPT_STATES)]
 
 
@@ -176,6 +179,75 @@ class Attempt(models.Model):
                 fields=("cell", "finished_at"),
                 name="attempt_image_failed",
                 condition=IMAGE_FAILED,
+            ),
+        )
+
+    def __str__(self) -> str:
+        return str(self.uid)
+
+
+class ExecSession(models.Model):
+    """A program that a user runs inside a running attempt: `cellrun exec`.
+
+    Only `commands.attempts.exec_sessions` writes its state.
+    """
+
+    uid = models.UUIDField(primary_key=True)
+    attempt = models.ForeignKey(
+        Attempt,
+        on_delete=models.CASCADE,
+        related_name="exec_sessions",
+        db_constraint=False,
+        db_index=False,
+    )
+    number = models.PositiveIntegerField(help_text="In its attempt, from 1.")
+    command = ArrayField(models.TextField())
+    tty = models.BooleanField(default=False)
+    stdin = models.BooleanField(default=False)
+    rows = models.PositiveIntegerField(
+        default=0, help_text="Of the terminal at the beginning; 0: not known."
+    )
+    columns = models.PositiveIntegerField(default=0)
+    actor = models.CharField(max_length=150, help_text="Name of the user.")
+    token = models.CharField(max_length=100, default="", blank=True, help_text="Name of the token.")
+    state = models.PositiveSmallIntegerField(
+        choices=[(int(state), state.name) for state in ExecState], default=int(ExecState.REQUESTED)
+    )
+    cell_nonce = models.CharField(
+        max_length=64, default="", blank=True, help_text="Of the process that claimed the session."
+    )
+    requested_at = models.DateTimeField()
+    opened_at = models.DateTimeField(null=True, blank=True)
+    client_seen_at = models.DateTimeField(help_text="When the client was last connected.")
+    cell_seen_at = models.DateTimeField(
+        null=True, blank=True, help_text="When the cell was last connected."
+    )
+    ended_at = models.DateTimeField(null=True, blank=True)
+    exit_code = models.IntegerField(null=True, blank=True)
+    reason = models.TextField(
+        default="", blank=True, help_text="Why it ended, unless its program did."
+    )
+
+    class Meta:
+        verbose_name = "exec session"
+        constraints = (
+            models.UniqueConstraint(
+                fields=("attempt", "number"), name="exec_session_number_in_attempt"
+            ),
+            models.CheckConstraint(
+                condition=Q(state=int(ExecState.ENDED), ended_at__isnull=False)
+                | Q(state__in=_UNENDED_EXECS, ended_at=None),
+                name="exec_session_ended_with_instant",
+            ),
+            models.CheckConstraint(
+                condition=~Q(state=int(ExecState.OPEN))
+                | Q(opened_at__isnull=False, cell_seen_at__isnull=False),
+                name="exec_session_open_with_instants",
+            ),
+        )
+        indexes = (
+            models.Index(
+                fields=("attempt", "actor"), name="exec_session_unended", condition=Q(ended_at=None)
             ),
         )
 

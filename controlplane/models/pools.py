@@ -154,6 +154,10 @@ class Pool(models.Model):
         default=False,
         help_text="Whether tasks may be privileged, and may have any capability of the kernel.",
     )
+    exec_allowed = models.BooleanField(
+        default=True,
+        help_text="Whether users may run programs inside running tasks (cellrun exec).",
+    )
     allowed_capabilities = ArrayField(
         models.CharField(max_length=32),
         default=list,

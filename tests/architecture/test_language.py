@@ -65,6 +65,7 @@ ONE_NAME_MANY_LAYERS = {
             "Callback",
             "Cell",
             "Change",
+            "ExecDocument",
             "Hold",
             "Job",
             "JobDependency",
@@ -89,6 +90,7 @@ ONE_NAME_MANY_LAYERS = {
         [
             "AllowedMount",
             "Artifact",
+            "AttemptExec",
             "BulkRefusal",
             "BulkSample",
             "BulkSelection",

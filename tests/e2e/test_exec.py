@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 from cellrun import Session
-from cellrun.documents import Task
+from cellrun.documents import ExecDocument, Task
 from cellrun.settings import ClientSettings
 from tests.e2e.stack import RunningStack, open_folder, remnants, wait_until
 from tests.e2e.work import session_of, shell_job, wait_for_end, whole_log
@@ -128,10 +128,10 @@ def exchange(process: subprocess.Popen[bytes], line: bytes) -> bytes:
     return process.stdout.readline()
 
 
-def sessions_of(session: Session, task: Task) -> list[dict[str, object]]:
+def sessions_of(session: Session, task: Task) -> list[ExecDocument]:
     """Return the sessions of the newest attempt, newest first."""
-    page = session._call("GET", f"/attempts/{task['attempt_uid']}/exec")
-    return list(page["results"])
+    assert task["attempt_uid"] is not None
+    return session.exec_sessions(task["attempt_uid"])
 
 
 def test_output_errors_and_exit_code(stack: RunningStack, address: str) -> None:

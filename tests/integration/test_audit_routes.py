@@ -28,6 +28,7 @@ from controlplane.models import (
     CacheEntry,
     Callback,
     Cell,
+    CellLease,
     Job,
     Membership,
     NotificationAddress,
@@ -137,6 +138,20 @@ def cached(caller: Caller) -> str:
     return "/cache/model:2031@1"
 
 
+def entered(caller: Caller) -> str:
+    """The path of the exec sessions of a running attempt, whose cell has just sent a heartbeat."""
+    attempt = Attempt.objects.filter(task__job__name="sweep", state=TaskState.RUNNING)[0]
+    Cell.objects.filter(pk=attempt.cell_id).update(state="READY")
+    now = clock.now()
+    lease = {"incarnation": attempt.incarnation, "expires_at": now, "last_message_at": now}
+    CellLease.objects.update_or_create(cell_id=attempt.cell_id, defaults=lease)
+    return f"/attempts/{attempt.pk}/exec"
+
+
+def session(caller: Caller) -> str:
+    return f"/exec/{caller.post(entered(caller), {'command': ['sh']}).json['uid']}"
+
+
 DOMAIN, PROJECT = "/domains/default", "/projects/default/default"
 ROBOT = f"{PROJECT}/service-accounts/robot"
 VIEWER = {"role": "viewer"}
@@ -200,6 +215,8 @@ CASES = {
     "release_attempt": Case(
         "POST", unconfirmed, "release.attempt", "attempt *", {"reason": "burnt"}
     ),
+    "exec_attempt": Case("POST", entered, "exec.attempt", "attempt *", {"command": ["sh"]}),
+    "end_exec_session": Case("DELETE", session, "end.exec_session", "exec session *"),
     "close_alert": Case(
         "POST",
         lambda by: f"/alerts/{Alert.objects.get().pk}/close",

@@ -44,17 +44,20 @@ class CellSession:
         *,
         refusal: str = "",
         claim_seconds: float = RECONNECT_SECONDS,
+        size: tuple[int, int] = (0, 0),
         closing: threading.Event,
     ) -> None:
         """`connect` takes the position after which frames are wanted.
 
         `refusal`: why no program is started, empty if one is. `claim_seconds`: the time in which
-        the session must be claimed. `closing`: set when the cell ends.
+        the session must be claimed. `size`: rows and columns at the beginning; 0: not known.
+        `closing`: set when the cell ends.
         """
         self._command = command
         self._execute = execute
         self._log = log
         self._refusal = refusal
+        self._size = size
         self._closing = closing
         self._claim_until = time.monotonic() + claim_seconds
         self._link = ExecLink(
@@ -116,6 +119,8 @@ class CellSession:
             try:
                 program = self._execute(self._command)
                 self._log.info("exec_started")
+                if self._command.tty and all(self._size):
+                    program.resize(*self._size)
                 return program
             except ExecRefused as refused:
                 reason, code = str(refused), refused.code

@@ -100,12 +100,13 @@ class CellSessions:
         nonce = secrets.token_hex(_NONCE_BYTES)
         try:
             CellSession(
-                ExecCommand(order.uid, tuple(order.command), order.tty, order.stdin),
+                ExecCommand(order.uid, order.command, order.tty, order.stdin),
                 lambda after: self._connect(order.session, nonce, after),
                 self._execute,
                 log.bind(cell=self._cell, attempt=order.uid, session=order.session),
                 refusal=refusal,
                 claim_seconds=seconds,
+                size=(order.rows, order.columns),
                 closing=self._closing,
             ).run()
         finally:

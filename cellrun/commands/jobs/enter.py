@@ -96,25 +96,25 @@ def _run(
     session: Session, uid: str, argv: tuple[str, ...], *, tty: bool, stdin: bool
 ) -> tuple[int, str]:
     """Start the program and attach to it; end the session unless the program has ended."""
-    rows, columns = (size_of_terminal() if tty else None) or (None, None)
+    rows, columns = (size_of_terminal() if tty else None) or (0, 0)
     started = session.start_exec(uid, argv, tty=tty, stdin=stdin, rows=rows, columns=columns)
     is_over = False
     try:
-        found = attach(load_settings(), str(started["uid"]), has_tty=tty, has_stdin=stdin)
+        found = attach(load_settings(), started["uid"], has_tty=tty, has_stdin=stdin)
         is_over = True
         return found
     except ClientError as fault:
         is_over = True
-        raise _explained(session, str(started["uid"]), fault) from None
+        raise _explained(session, started["uid"], fault) from None
     finally:
         if not is_over:
-            _end(session, str(started["uid"]))
+            _end(session, started["uid"])
 
 
 def _explained(session: Session, uid: str, fault: ClientError) -> ClientError:
     """Return the reason why a session ended, in the words of the API if it has some."""
     try:
-        reason = str(session.exec_session(uid).get("reason") or "")
+        reason = session.exec_session(uid)["reason"]
     except ClientError:
         return fault
     return ClientError(f"the session is over: {reason}") if reason else fault

@@ -41,6 +41,7 @@ from controlplane.admin.base import (
 )
 from controlplane.admin.fields import read_reason
 from controlplane.admin.sections.commands import attempt_commands
+from controlplane.admin.sections.exec_sessions import exec_sections
 from controlplane.admin.sections.output import output_response, output_section
 from controlplane.admin.sections.retry_rules import describe_action
 from controlplane.admin.sections.usage import usage_sections
@@ -230,6 +231,7 @@ class AttemptAdmin(ReadOnlyAdmin):
         return [
             *sections,
             output_section(obj),
+            *exec_sections(obj.pk),
             *usage_sections(obj),
             *waterfall_sections([(f"#{obj.number}", obj, steps)], now=clock.now()),
             attempt_timeline(obj.pk),

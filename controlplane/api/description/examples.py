@@ -21,6 +21,7 @@ _MATCHING = {"pool": "default", "labels": {"team": "vision"}}
 BODIES: Mapping[str, Any] = MappingProxyType(
     {
         "close_alert": {"reason": "the machine is gone for good"},
+        "exec_attempt": {"command": ["sh", "-c", "nvidia-smi"], "tty": False, "stdin": False},
         "release_attempt": {"reason": "the host was reinstalled"},
         "put_auditor": {},
         "start_bulk_operation": {

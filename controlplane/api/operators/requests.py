@@ -202,6 +202,10 @@ class PoolRequest(Model):
         default=False,
         description="Whether tasks may be privileged, and may have any capability of the kernel.",
     )
+    exec_allowed: bool = Field(
+        default=True,
+        description="Whether users may run programs inside running tasks (`cellrun exec`).",
+    )
     allowed_capabilities: list[Capability] = Field(
         default=[],
         max_length=64,

@@ -87,7 +87,7 @@ def _store(
 
 def _prepare(item: CacheCandidate) -> _Storable | CacheStatus:
     """Store the manifest of a candidate; return its status if it cannot become an entry."""
-    if item.policy is None or item.is_truncated or not _is_kept_here(item):
+    if item.policy is None or item.is_truncated or item.was_entered or not _is_kept_here(item):
         return CacheStatus.SKIPPED
     try:
         sha256 = put_manifest(item.prefix, result=item.result, files=item.outputs)

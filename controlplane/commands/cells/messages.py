@@ -37,6 +37,7 @@ from controlplane.domain.state.effects import ChangeCell, ClearAlert, Effects, R
 from controlplane.domain.state.states import CellState
 from controlplane.models import Cell
 from controlplane.outbox import cells
+from controlplane.queries.attempts.exec_sessions import load_exec_orders
 from controlplane.queries.attempts.group_specs import GroupSpecs, load_group_specs
 from controlplane.queries.cells.keys import keys_of, load_valid_keys
 from controlplane.queries.cells.sync import CellStatus, load_standings, load_wanted
@@ -162,6 +163,7 @@ def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
         returned = _renew_leases(list(latest.values()), now)
         standings = load_standings(cell_ids)
         wanted, grown = load_wanted(cell_ids)
+        execs = load_exec_orders(cell_ids, now=now)
     answers: dict[CellAddress, SyncResponse] = {}
     for address, beat in latest.items():
         standing = standings.get(address.cell_id)
@@ -190,6 +192,9 @@ def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
             unsent[address.name] = repr(error)
             bodies = _write_answer(beat, standing, answer, {}, now)
         messages += [(address, body) for body in bodies]
+        messages += [
+            (address, Orders(execs=(order,)).body()) for order in execs.get(address.cell_id, ())
+        ]
     cells.send(messages)
     report_unreadable(specs.unreadable, unsent)
     _judge_fitness(

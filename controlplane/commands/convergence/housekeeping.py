@@ -1,10 +1,11 @@
-"""Rules 10 and 12: release abandoned claims and clear quiet alerts."""
+"""Rules 10 and 12: release abandoned claims, end exec sessions, and clear quiet alerts."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from django.db import transaction
 
+from controlplane.commands.attempts.exec_sessions import end_stale_sessions
 from controlplane.commands.convergence.runner import RuleContext
 from controlplane.commands.state.transactions import run_in_transaction
 from controlplane.domain.callbacks.delivery import CLAIM_SECONDS, wait_seconds
@@ -22,6 +23,11 @@ def close_quiet_alerts(context: RuleContext) -> Mapping[str, int]:
         UPDATE controlplane_alert a SET cleared_at = %(now)s FROM quiet WHERE a.id = quiet.id
         """
     return {"alerts_closed": run_in_transaction(lambda: execute(statement, context.parameters))}
+
+
+def end_exec_sessions(context: RuleContext) -> Mapping[str, int]:
+    """End sessions in attempts without a claim, a client, a cell or an attempt."""
+    return {"exec_sessions_ended": len(end_stale_sessions(context.parameters))}
 
 
 LOST = "the result of the try was never recorded"

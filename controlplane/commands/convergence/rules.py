@@ -61,6 +61,10 @@ RULES: tuple[ConvergenceRule, ...] = (
     ConvergenceRule(
         10, "resolutions", ("resolving", "claimed_callbacks"), housekeeping.release_claims
     ),
+    # After a gap, clients and cells of open sessions have connected again before it runs.
+    ConvergenceRule(
+        10, "exec_sessions", ("stale_sessions",), housekeeping.end_exec_sessions, waits=True
+    ),
     ConvergenceRule(11, "expiry", ("expired_jobs",), deletion.delete_expired_jobs, waits=True),
     ConvergenceRule(11, "usage", ("uncounted_usage",), deletion.count_settled),
     # Always: files may be left of what was deleted before.

@@ -154,6 +154,11 @@ _PAGES = (
     _BY_JOB.format(table="callback", which=_WITHOUT_TRIES, page="page"),
     _BY_JOB.format(table="transition", which=" ORDER BY x.id", page="history_page"),
     """
+    DELETE FROM controlplane_execsession e USING controlplane_attempt a
+    WHERE a.uid = e.attempt_id AND a.uid = ANY(%(uids)s::uuid[])
+      AND a.job_id = ANY(%(jobs)s::bigint[])
+    """,
+    """
     DELETE FROM controlplane_attempt
     WHERE uid = ANY(%(uids)s::uuid[]) AND job_id = ANY(%(jobs)s::bigint[])
     """,

@@ -29,6 +29,8 @@ FLOWER_FORGETS_SECONDS = 600
 # Idle connections and followers of logs included. Beyond it, requests get 503 instead of a share of
 # a process that can no longer answer any in time.
 WEB_CONNECTIONS = 4_000
+# Twice the largest frame of an exec session.
+WEBSOCKET_BYTES = 131_072
 
 # Prefixes of variables that processes get only from their definitions below. Those of the caller
 # are dropped, since its shell may have read the run/env of another stack.
@@ -152,6 +154,9 @@ def _control(plan: StackPlan) -> list[Process]:
     web += ["--no-access-log", "--timeout-graceful-shutdown", "5"]
     web += ["--http", "controlplane.config.http_protocol:PromptHeaders"]
     web += ["--timeout-keep-alive", "5", "--limit-concurrency", str(WEB_CONNECTIONS)]
+    web += ["--ws", "websockets-sansio", "--ws-max-size", str(WEBSOCKET_BYTES)]
+    web += ["--ws-ping-interval", "10", "--ws-ping-timeout", "20"]
+    web += ["--ws-per-message-deflate", "false"]
     beat = [*_celery("controlplane.config.celery"), "beat"]
     beat += ["--schedule", str(plan.home.beat / "schedule"), "--pidfile="]
     flower = [*_celery("controlplane.config.flower"), "flower", "--address=127.0.0.1"]

@@ -129,6 +129,7 @@ class ExecOrder(Document):
     """Order to run a program inside a running attempt, unless the cell has the session.
 
     `uid`: of the attempt. `expires`: server time in seconds after which the cell starts nothing.
+    `rows`, `columns`: of the terminal at the beginning; 0: not known.
     """
 
     AS_LIST = True
@@ -139,6 +140,8 @@ class ExecOrder(Document):
     tty: bool
     stdin: bool
     expires: float
+    rows: int = 0
+    columns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,10 @@ class LookupTask:
 
 @dataclass(frozen=True, slots=True)
 class CacheCandidate:
-    """A succeeded task with what its entry would contain. `policy`: None if it is unreadable."""
+    """A succeeded task with what its entry would contain. `policy`: None if it is unreadable.
+
+    `was_entered`: a user ran a program in the attempt, which may have changed the result.
+    """
 
     task_id: int
     job_id: int
@@ -88,6 +91,7 @@ class CacheCandidate:
     prefix: str
     result: str | None
     is_truncated: bool
+    was_entered: bool
     outputs: Sequence[Mapping[str, Any]]
 
 
@@ -134,7 +138,9 @@ def find_candidates(*, page: int) -> list[CacheCandidate]:
         f"""
         SELECT t.id, t.job_id, t.cache_identity, t.cache_key, g.cache, j.project_id, p.domain_id,
                d.name AS domain, p.name AS project, a.uid, a.result, a.result_truncated,
-               a.details -> 'outputs' AS outputs
+               a.details -> 'outputs' AS outputs,
+               EXISTS (SELECT FROM controlplane_execsession e
+                       WHERE e.attempt_id = a.uid AND e.opened_at IS NOT NULL) AS was_entered
         FROM (SELECT t.* {STORES} ORDER BY t.id LIMIT %s) t
         JOIN controlplane_taskgroup g ON g.id = t.group_id
         JOIN controlplane_job j ON j.id = t.job_id
@@ -164,6 +170,7 @@ def find_candidates(*, page: int) -> list[CacheCandidate]:
             ),
             result=row.result,
             is_truncated=row.result_truncated,
+            was_entered=row.was_entered,
             outputs=decoded(row.outputs) or [],
         )
         for row in found

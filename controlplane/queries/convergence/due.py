@@ -5,6 +5,7 @@ from datetime import datetime
 from types import MappingProxyType
 
 from controlplane.domain.convergence.policy import Policy
+from controlplane.queries.attempts.exec_sessions import STALE_SESSIONS
 from controlplane.queries.cache import due as cache
 from controlplane.queries.cache.retention import OLD_ENTRIES
 from controlplane.queries.convergence import (
@@ -66,6 +67,7 @@ SOURCES = MappingProxyType(
         "cache_size": repairs.due_walk("cache_size"),
         "resolving": _RESOLVING,
         "claimed_callbacks": _CLAIMED_CALLBACKS,
+        "stale_sessions": STALE_SESSIONS,
         "expired_jobs": deletion.EXPIRED_JOBS,
         "old_records": deletion.OLD_RECORDS,
         "deleted_jobs": deletion.DELETED_JOBS,

@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from controlplane.domain.alerts import QUIET_SECONDS
+from controlplane.domain.cells.exec_sessions import ABSENCE_SECONDS, CLAIM_SECONDS
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.usage import month_of, months_before
 
@@ -22,6 +23,8 @@ def parameters_of(now: datetime, covered_at: datetime | None, policy: Policy) ->
         "failed_images": policy.failed_images,
         "window": policy.failures_window,
         "claim": policy.claim_seconds,
+        "exec_claim": CLAIM_SECONDS,
+        "exec_absence": ABSENCE_SECONDS,
         # Less half a tick, because ticks begin some milliseconds early or late.
         "walk": (policy.walk_ticks - 0.5) * policy.interval,
         "totals_check_seconds": policy.totals_check_seconds,

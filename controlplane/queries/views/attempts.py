@@ -20,7 +20,11 @@ SELECT a.uid, a.task_id AS task, a.job_id AS job, a.number, a.state, NULLIF(a.ph
        a.exit_code, NULLIF(a.failure_kind, '') AS failure_kind, a.message AS failure_reason,
        a.reason, a.retry_rule, COALESCE(a.resources, g.resources)::text AS resources,
        a.usage, a.created_at, a.started_at, a.finished_at, a.released_at,
-       NULLIF(a.release_kind, '') AS release_kind
+       NULLIF(a.release_kind, '') AS release_kind,
+       (SELECT jsonb_agg(to_jsonb(s) ORDER BY s.number DESC) FROM (
+            SELECT e.uid, e.number, e.actor, e.command, e.requested_at, e.ended_at, e.exit_code
+            FROM controlplane_execsession e WHERE e.attempt_id = a.uid
+            ORDER BY e.number DESC LIMIT 10) s) AS exec_sessions
 FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
 JOIN controlplane_job j ON j.id = a.job_id
 JOIN controlplane_taskgroup g ON g.id = a.group_id
@@ -142,4 +146,5 @@ def _document(row: Row) -> dict[str, Any]:
         "addresses": decoded(row.addresses) or {},
         "resources": shown_text(row.resources),
         "usage": decoded(row.usage),
+        "exec_sessions": decoded(row.exec_sessions) or [],
     }

@@ -66,6 +66,7 @@ FIELDS = (
     "cells_may_join",
     "allowed_mounts",
     "privileged_allowed",
+    "exec_allowed",
     "allowed_capabilities",
     "input_networks",
     "job_limits",

@@ -21,7 +21,7 @@ from controlplane.queries.cells.keys import key_of
 from tests.integration.api.conftest import Answer, Caller, make_caller
 from tests.integration.api.test_keys_of_cells import FILE, REQUESTS
 from tests.integration.api.test_reading import place, submit
-from tests.integration.api.test_walls import ROUTES
+from tests.integration.api.test_walls import ROUTES, make_exec_session
 
 INPUT = {"path": "/in", "content": "an input of the lab"}
 DIGEST = hashlib.sha256(b"an input of the lab").hexdigest()
@@ -81,7 +81,7 @@ def test_attempt_of_another_cell_does_not_exist_for_a_cell(
 def test_signature_of_a_cell_opens_no_route_of_users(intruder: Intruder) -> None:
     victim = intruder.victim
     ids = {"job": victim.job_id, "task": victim.task_id, "uid": victim.uid}
-    ids |= {"alert": 1, "callback": 1, "operation": 1}
+    ids |= {"alert": 1, "callback": 1, "operation": 1, "exec_session": make_exec_session(victim).pk}
     found = {}
     for method, described in ROUTES:
         path = ROUTES[method, described][1].format(**ids, group=victim.group_id, token=1)

@@ -26,10 +26,12 @@ from controlplane.domain.roles import AUDITOR, Role
 from controlplane.models import (
     Alert,
     ApiToken,
+    Attempt,
     CacheEntry,
     Callback,
     Cell,
     Domain,
+    ExecSession,
     Membership,
     Project,
     Quota,
@@ -97,6 +99,8 @@ ROUTES: Mapping[tuple[str, str], tuple[Expected, str, Any]] = {
     ("get", "/attempts/{uid}/history"): (READ, "/attempts/{uid}/history", None),
     ("get", "/attempts/{uid}/logs"): (READ, "/attempts/{uid}/logs", None),
     ("put", "/attempts/{uid}/logs/{stream}"): (SIGNED, "/attempts/{uid}/logs/stdout", None),
+    ("get", "/attempts/{uid}/exec"): (READ, "/attempts/{uid}/exec", None),
+    ("post", "/attempts/{uid}/exec"): (CHANGE, "/attempts/{uid}/exec", {"command": ["sh"]}),
     ("post", "/attempts/{uid}/release"): (OPERATE, "/attempts/{uid}/release", {"reason": "gone"}),
     ("get", "/audit"): (AUDIT, "/audit", None),
     ("get", "/auditors"): (AUDIT, "/auditors", None),
@@ -139,6 +143,8 @@ ROUTES: Mapping[tuple[str, str], tuple[Expected, str, Any]] = {
         None,
     ),
     ("get", "/events"): (READ, "/events?project=default/lab", None),
+    ("get", "/exec/{session}"): (READ, "/exec/{exec_session}", None),
+    ("delete", "/exec/{session}"): (CHANGE, "/exec/{exec_session}", None),
     ("get", "/jobs"): (ANY, "/jobs", None),
     ("post", "/jobs"): (SUBMIT, "/jobs", {**JOB, "project": "lab"}),
     ("get", "/jobs/{job_id}"): (READ, "/jobs/{job}", None),
@@ -348,8 +354,27 @@ def make_installation(make_cell: Callable[..., Cell]) -> Installation:
         "callback": callback.pk,
         "token": token.pk,
         "operation": operation,
+        "exec_session": make_exec_session(attempt).pk,
     }
     return Installation(callers, ids)
+
+
+def make_exec_session(attempt: Attempt, **fields: Any) -> ExecSession:
+    """A session that its submitter requested and no cell has claimed."""
+    now = clock.now()
+    return ExecSession.objects.create(
+        **{
+            "uid": uuid4(),
+            "attempt": attempt,
+            "number": attempt.exec_sessions.count() + 1,
+            "command": ["sh"],
+            "actor": "owner",
+            "token": "test",
+            "requested_at": now,
+            "client_seen_at": now,
+            **fields,
+        }
+    )
 
 
 def make_auditor() -> Caller:

@@ -24,6 +24,7 @@ from controlplane.models import (
     Callback,
     Cell,
     CellLease,
+    ExecSession,
     ImageFailure,
     InboxProbe,
     Job,
@@ -263,6 +264,15 @@ class Planting:
             domain="d",
             claim=UNKNOWN_UID,
             claimed_at=ago(31),
+        )
+        ExecSession.objects.create(
+            uid=UNKNOWN_UID,
+            attempt=Attempt.objects.filter(released_at=None).latest("uid"),
+            number=1,
+            command=["sh"],
+            actor="owner",
+            requested_at=ago(31),
+            client_seen_at=ago(31),
         )
         Callback.objects.create(
             job_id=task.job_id, task=task, owner_id=self.loop.owner.pk, url="http://x/", host="x",

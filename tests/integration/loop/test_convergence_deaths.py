@@ -44,6 +44,7 @@ BOUNDED = {
     "silent_leases",
     "resolving",
     "claimed_callbacks",
+    "stale_sessions",
     "cleared_cells",
     "expired_jobs",
     "cache_lookups",

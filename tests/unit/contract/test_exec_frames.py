@@ -106,12 +106,12 @@ def test_a_command_within_the_bounds_is_accepted() -> None:
 
 
 def test_orders_carry_sessions_and_old_cells_get_none() -> None:
-    order = ExecOrder("uid", "session", ("sh", "-c", "ls"), True, False, 12.5)
+    order = ExecOrder("uid", "session", ("sh", "-c", "ls"), True, False, 12.5, 24, 80)
     orders = Orders(execs=(order,))
     sent = json.loads(compact_json(orders.body()))
     assert sent == {
         "type": "orders",
-        "execs": [["uid", "session", ["sh", "-c", "ls"], True, False, 12.5]],
+        "execs": [["uid", "session", ["sh", "-c", "ls"], True, False, 12.5, 24, 80]],
     }
     assert Orders.read(sent) == orders
     assert "execs" not in Orders().body()

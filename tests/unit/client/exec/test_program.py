@@ -146,6 +146,27 @@ def test_session_that_ends_without_its_program_is_an_error(web: ExecWeb, code: C
     assert b"SessionLost: the session is over: the attempt was released" in errors
 
 
+def test_exit_code_may_come_with_the_document_only(web: ExecWeb) -> None:
+    web.document |= {"state": "ENDED", "exit_code": 7}
+    with piped(web) as process:
+        until(lambda: web.connections)
+        assert process.stdin is not None
+        process.stdin.write(b"x")
+        process.stdin.flush()
+        web.wait_for(web.to_cell, lambda: web.to_cell.frames)
+        web.drop(CloseCode.ENDED)
+        assert process.wait(60) == 7
+
+
+def test_reason_in_the_document_explains_the_end(web: ExecWeb) -> None:
+    web.document |= {"state": "ENDED", "exit_code": None, "reason": "the attempt was released"}
+    with piped(web) as process:
+        until(lambda: web.connections)
+        web.drop(CloseCode.ENDED)
+        _, errors = process.communicate(timeout=60)
+    assert b"SessionLost: the session is over: the attempt was released" in errors
+
+
 def test_first_interrupt_is_for_the_program_and_the_second_leaves(web: ExecWeb) -> None:
     with piped(web) as process:
         until(lambda: web.connections)
