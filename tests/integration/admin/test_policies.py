@@ -89,6 +89,7 @@ def test_pool_form_edits_every_field_but_the_name(operator: Client) -> None:
         ],
         "cells_may_join": True,
         "privileged_allowed": True,
+        "exec_allowed": False,
         "allowed_capabilities": ["NET_RAW", "SYS_PTRACE"],
         "input_networks": ["10.1.0.0/16", "fd00::/8"],
         "job_limits": {"max_pids": 4096, "min_check_interval_seconds": 2.5},

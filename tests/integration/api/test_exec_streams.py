@@ -20,7 +20,16 @@ from controlplane.contract.exec_frames import (
     read_exit,
 )
 from controlplane.domain.roles import Role
-from controlplane.models import ApiToken, Attempt, Cell, CellLease, ExecSession, Membership, Task
+from controlplane.models import (
+    ApiToken,
+    Attempt,
+    AuditLine,
+    Cell,
+    CellLease,
+    ExecSession,
+    Membership,
+    Task,
+)
 from tests.harness.exec_streams import (
     ExecPeer,
     ExecWeb,
@@ -367,6 +376,8 @@ def test_streams_are_refused_without_their_permission(scene: Scene) -> None:
             open_socket(f"{scene.web.url}{path}", headers)
         assert refused.value.response.status_code == status, path
     assert row_of(session).state == 1
+    line = AuditLine.objects.get(action="refuse.token")
+    assert line.address == "127.0.0.1"
 
 
 def test_only_the_cell_of_the_attempt_can_claim(
