@@ -18,6 +18,7 @@ from cellrun.commands.jobs import (
     cache,
     change,
     describe,
+    enter,
     events,
     history,
     logs,
@@ -157,6 +158,11 @@ for command in (
     completion.completion,
 ):
     app.command()(command)
+app.command(
+    "exec",
+    # Options behind the task belong to the program.
+    context_settings={"allow_interspersed_args": False},
+)(enter.enter)
 app.add_typer(bulk.app, name="bulk")
 app.add_typer(cache.app, name="cache")
 app.add_typer(overview.app, name="notifications")

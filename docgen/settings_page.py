@@ -129,6 +129,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_CELL_EVACUATE": "When the cell stops, also stop its attempts; their tasks"
         " are requeued, free of charge. Otherwise containers continue and the successor"
         " adopts them.",
+        "CELLRUN_CELL_EXEC": "`false`: users start no programs in attempts of this cell with"
+        " `cellrun exec`, even if its pool allows it.",
         "CELLRUN_CELL_FILE_ROOTS": "Folders of this host below which jobs may use `file://`"
         " addresses. Unset: none.",
         "CELLRUN_CELL_FILE_SYSTEMS": "File systems of fsspec for inputs and outputs, with the"
@@ -182,6 +184,7 @@ CELL_EXPECTS: Mapping[str, str] = MappingProxyType(
         "CELLRUN_CELL_CAPACITY": "pairs like cpu=2,memory=2048Mi,disk=10Gi,gpu=0",
         "CELLRUN_CELL_DRIVER": f"one of {', '.join(DRIVERS)}",
         "CELLRUN_CELL_EVACUATE": "true or false",
+        "CELLRUN_CELL_EXEC": "true or false",
         "CELLRUN_CELL_FILE_ROOTS": "folders separated by commas",
         "CELLRUN_CELL_FILE_SYSTEMS": "names separated by commas",
         "CELLRUN_CELL_HOME": "a folder",

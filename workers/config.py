@@ -66,9 +66,10 @@ class CellConfig:
     empty `control_url` disables uploads of logs (used by tests). `store_credentials`, `file_roots`,
     `file_systems`, `allowed_networks`: see workers.remote_files. `max_files_bytes`: limit for the
     inputs, the outputs or the checkpoint of one attempt. `privileged_allowed`: whether this cell
-    accepts privileged tasks, and extra capabilities, that its pool allows. `mount_roots`: folders
-    that tasks may mount; None: those that the pool allows. `runners`: task types of installed
-    packages. `secrets`: folder for secrets that tasks get as files; None: a folder in /dev/shm.
+    accepts privileged tasks, and extra capabilities, that its pool allows. `exec_allowed`: whether
+    users may start programs in attempts here (`cellrun exec`). `mount_roots`: folders that tasks
+    may mount; None: those that the pool allows. `runners`: task types of installed packages.
+    `secrets`: folder for secrets that tasks get as files; None: a folder in /dev/shm.
     `concurrency`: limit of concurrent engine calls, not of running attempts. `has_own_login`:
     whether it uses the logins of its key at Redis instead of the one in `broker_url`. `key_file`:
     where another key may replace `key` while the cell runs.
@@ -97,6 +98,7 @@ class CellConfig:
     allowed_networks: tuple[Network, ...] | None = None
     max_files_bytes: int = MAX_FILES_BYTES
     privileged_allowed: bool = True
+    exec_allowed: bool = True
     mount_roots: tuple[Path, ...] | None = None
     runners: tuple[str, ...] = ()
     concurrency: int = field(default_factory=default_concurrency)
@@ -155,6 +157,7 @@ class CellConfig:
             max_files_bytes=read("CELLRUN_CELL_MAX_FILES_MIB", _mebibytes, "10240"),
             mount_roots=read("CELLRUN_CELL_MOUNTS", _mount_roots, "any"),
             privileged_allowed=read("CELLRUN_CELL_PRIVILEGED", _flag, "true"),
+            exec_allowed=read("CELLRUN_CELL_EXEC", _flag, "true"),
             runners=read("CELLRUN_CELL_RUNNERS", chosen_names, "all"),
             log_level=read("CELLRUN_LOG_LEVEL", _one_of(LOG_LEVELS), "INFO"),
         )

@@ -3,6 +3,7 @@
 from cellrun.api.bulk import BulkCalls
 from cellrun.api.cells import CellCalls, PoolCalls
 from cellrun.api.events import EventCalls
+from cellrun.api.execs import ExecCalls
 from cellrun.api.jobs import JobCalls
 from cellrun.api.notifications import NotificationCalls
 from cellrun.api.schedules import ScheduleCalls
@@ -17,6 +18,7 @@ class Session(
     EventCalls,
     TaskCalls,
     CacheCalls,
+    ExecCalls,
     CellCalls,
     PoolCalls,
     NotificationCalls,

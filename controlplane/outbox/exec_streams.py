@@ -86,7 +86,8 @@ return {'ok', redis.call('HGET', KEYS[1], own .. ':last') or '0',
 
 _CHECK_OWNER = """
 local owner = redis.call('HGET', KEYS[1], ARGV[1])
-if owner ~= ARGV[2] then return redis.call('EXISTS', KEYS[1]) == 0 and 'lost' or 'replaced' end
+if not owner then return 'lost' end
+if owner ~= ARGV[2] then return 'replaced' end
 """
 
 _KEEP = f"""

@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -103,7 +104,9 @@ class ExecPeer:
                 self.accepted = frame.position
             else:
                 if acknowledges:
-                    self.acknowledge(frame.position)
+                    # Web closes after EXIT, also before it is confirmed.
+                    with suppress(ConnectionClosed):
+                        self.acknowledge(frame.position)
                 return frame
 
     def wait_until_accepted(self, position: int) -> None:
@@ -112,8 +115,8 @@ class ExecPeer:
             message = self.socket.recv(DEADLINE_SECONDS)
             assert isinstance(message, bytes)
             frame = unpack_frame(message)
-            assert frame.kind is FrameKind.ACCEPTED
-            self.accepted = frame.position
+            assert frame.kind in (FrameKind.ACCEPTED, FrameKind.STATE)
+            self.accepted = max(self.accepted, frame.position)
 
     def close_code(self) -> int:
         """Return the code with which web closes, 1006 without one.

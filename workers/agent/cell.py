@@ -49,6 +49,7 @@ from workers.attempt.outcome import STOPPED, VANISHED
 from workers.cell_attempt import CellAttempt
 from workers.config import CellConfig
 from workers.drivers.base import Driver
+from workers.exec.sessions import ExecStarter
 from workers.guard.link import GuardLink
 from workers.journal import CellJournal
 
@@ -76,10 +77,12 @@ class Cell:
         driver: Driver,
         *,
         guard: GuardLink | None = None,
+        execs: ExecStarter | None = None,
         draw_incarnation: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        """Create a cell; without `guard`, exclusive orders are refused."""
+        """Create a cell; without `guard`, exclusive orders are refused, without `execs` ignored."""
         self.config = config
+        self.execs = execs
         self._log = log.bind(cell=config.name)
         self._draw_incarnation = draw_incarnation
         self.journal = journal
@@ -284,6 +287,10 @@ class Cell:
             self._take_run(run, spec, now)
         for stop in orders.stops:
             self._take_stop(stop, now)
+        server_time = self.lease.server_time(now.boot)
+        if self.execs is not None and server_time is not None and not self.is_leaving:
+            for order in orders.execs:
+                self.execs.begin(order, order.expires - server_time)
 
     def _take_run(self, run: RunAttempt, spec: GroupSpec, now: ClockReading) -> None:
         uid = run.uid

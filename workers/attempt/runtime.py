@@ -15,6 +15,7 @@ from typing import Protocol
 from controlplane.contract.messages.launch_context import Registry
 from workers.attempt.capture import Capture
 from workers.attempt.events import FoundContainer, Launch
+from workers.exec.program import ExecCommand, ExecProgram
 
 
 class EngineAway(Exception):
@@ -158,6 +159,12 @@ class Engine(Protocol):
 
     def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
         """Run `command` in the started container; return "" if it succeeded in time, else why."""
+
+    def execute(self, launch: Launch, command: ExecCommand) -> ExecProgram:
+        """Start a program of a user in the started container. Raise ExecRefused."""
+
+    def end_programs(self, uid: str) -> None:
+        """Kill the programs that an earlier process of this cell left in the container."""
 
     def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
         """Return the first `limit` bytes of a regular file of the container; None: no such file."""

@@ -25,6 +25,7 @@ from workers.attempt.events import (
     StartedEvent,
 )
 from workers.attempt.runtime import EngineAway
+from workers.exec.program import ExecCommand, ExecProgram
 
 __all__ = [
     "BuildingEvent",
@@ -70,6 +71,13 @@ class Driver(Protocol):
         Ended follows, with reason "stopped" unless the program ended by itself before. A container
         that was not started yet is never started. Repeatable: the earliest kill counts. A uid that
         is not in charge is ignored: `remove` it.
+        """
+
+    def execute(self, command: ExecCommand) -> ExecProgram:
+        """Start a program of a user in a running attempt in charge. Raise ExecRefused.
+
+        Blocks until it runs. It changes neither events nor output of the attempt, whose end ends
+        it.
         """
 
     def find(self) -> Iterable[FoundContainer]:

@@ -52,6 +52,8 @@ from workers.attempt.outcome import (
     Exit,
     judge_exit,
 )
+from workers.exec.program import ExecCommand, ExecProgram, ExecRefused
+from workers.exec.scripted import ScriptedProgram
 
 TERMINATED = 143  # 128 + SIGTERM
 INFINITE = float("inf")
@@ -227,6 +229,16 @@ class MemoryDriver:
             if now < life.ends_at:
                 life.ends_at, life.end = now, end
                 self._plan(now, uid)
+
+    def execute(self, command: ExecCommand) -> ExecProgram:
+        """Start a scripted program; see workers.exec.scripted."""
+        command.check()
+        with self._changed:
+            charge = self._charges.get(command.attempt)
+            life = None if charge is None or not charge.is_started else charge.life
+        if life is None or self._clock() >= life.ends_at:
+            raise ExecRefused("the attempt does not run")
+        return ScriptedProgram(command, lambda: self._clock() >= life.ends_at)
 
     def find(self) -> Iterable[FoundContainer]:
         """Return all containers that are not removed."""

@@ -24,6 +24,7 @@ from workers.attempt.steps.clean import remove_all
 from workers.attempt.threads import DaemonPool, ThreadGate, Timer
 from workers.drivers.process.engine import ProcessEngine
 from workers.drivers.process.fast_path import PlainProcesses
+from workers.exec.program import ExecCommand, ExecProgram, ExecRefused
 
 # Concurrent builds of attempts that build quickly: one thread for each of hundreds of attempts
 # tripled the CPU time (measured).
@@ -69,6 +70,18 @@ class PipelineDriver:
     def stop(self, uid: str, *, grace_seconds: float, force: bool) -> None:
         """Order the end of an attempt in charge."""
         self._order_stop(uid, STOPPED, grace_seconds, force)
+
+    def execute(self, command: ExecCommand) -> ExecProgram:
+        """Start a program of a user in a running attempt in charge. Raise ExecRefused."""
+        command.check()
+        with self._lock:
+            attempt = self._attempts.get(command.attempt)
+        if attempt is None or not attempt.is_started or attempt.ended:
+            raise ExecRefused("the attempt does not run")
+        try:
+            return self._engine.execute(attempt.launch, command)
+        except (EngineAway, EngineError) as error:
+            raise ExecRefused(str(error)) from error
 
     def find(self) -> Iterable[FoundContainer]:
         """Return the containers of this installation and cell. Raise EngineAway."""
@@ -152,6 +165,9 @@ class PipelineDriver:
 
     def _on_running(self, attempt: AttemptRun) -> None:
         self._quick.leave(attempt.uid)
+        if attempt.is_adopted:
+            with contextlib.suppress(EngineAway, EngineError):
+                self._engine.end_programs(attempt.uid)
         if attempt.started_at is not None:
             self._begin_limits(attempt)
         if attempt.launch.spec.is_gang:

@@ -131,6 +131,8 @@ class CellHost:
         self._incoming.put(None)
         self._thread.join()
         for cell in self._cells.values():
+            if cell.execs is not None:
+                cell.execs.close()
             cell.driver.close()
 
     def restart(self) -> None:

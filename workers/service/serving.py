@@ -24,6 +24,8 @@ from workers.agent.reaper import Reaper
 from workers.config import CellConfig
 from workers.drivers.base import Driver, Listener
 from workers.drivers.memory import MemoryDriver
+from workers.exec.connection import CellConnector
+from workers.exec.sessions import CellSessions
 from workers.guard.link import GuardLink, ProcessLink
 from workers.guard.local import LocalGuardLink
 from workers.journal import JournalFile
@@ -87,6 +89,7 @@ def serve(
                 journals.journal(cell_config.name),
                 driver,
                 guard=make_link(cell_config, driver),
+                execs=make_sessions(cell_config, driver),
             )
         )
         host.add(cells[-1])
@@ -205,6 +208,17 @@ def _lock_journal(path: Path) -> int | None:
             time.sleep(LOCK_PAUSE_SECONDS)
     os.close(lock)
     return None
+
+
+def make_sessions(config: CellConfig, driver: Driver) -> CellSessions:
+    """Return the sessions of a cell."""
+    connector = CellConnector(control_url=config.control_url, cell=config.name, key=config.key)
+    return CellSessions(
+        cell=config.name,
+        connect=connector.connect,
+        execute=driver.execute,
+        is_allowed=config.exec_allowed,
+    )
 
 
 def make_link(config: CellConfig, driver: Driver) -> GuardLink:

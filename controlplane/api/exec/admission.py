@@ -5,6 +5,7 @@ The functions run in threads: they read the database.
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +19,12 @@ from controlplane import clock
 from controlplane.api import charges
 from controlplane.api.body_limit import Scope
 from controlplane.api.exec.schemas import ExecDocument
+from controlplane.api.origins import find_origin
 from controlplane.api.refused_tokens import note_refusal
 from controlplane.api.streams.connections import check_token, close_database, read_token
 from controlplane.commands.attempts import exec_sessions
 from controlplane.commands.attempts.logs import BadUpload, check_signature
+from controlplane.commands.audit import bind_origin
 from controlplane.contract.exec_frames import MAX_POSITION, CloseCode
 from controlplane.domain.cells.exec_sessions import NOT_PERMITTED, ExecClaim, ExecState
 from controlplane.domain.errors import NotFound
@@ -106,7 +109,8 @@ def _admit_client(scope: Scope, session: UUID, after: int) -> StreamPeer:
     except AuthenticationFailed as fault:
         caller = _caller_of(scope)
         if token is not None:
-            note_refusal(caller, fault)
+            with bind_origin(partial(find_origin, caller)):
+                note_refusal(caller, fault)
         charges.admit_key(f"address {find_network(caller)}")
         raise StreamRefusal(CloseCode.NOT_PERMITTED, status=401) from None
     charges.admit_credential(credential)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -13,14 +14,26 @@ import redis
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from controlplane import clock
+from controlplane.commands.convergence.rules import RULES
+from controlplane.commands.convergence.runner import RuleRunner
 from controlplane.contract.exec_frames import (
     MAX_DATA_BYTES,
     MAX_UNCONFIRMED_BYTES,
     FrameKind,
     read_exit,
 )
+from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.roles import Role
-from controlplane.models import ApiToken, Attempt, Cell, CellLease, ExecSession, Membership, Task
+from controlplane.models import (
+    ApiToken,
+    Attempt,
+    AuditLine,
+    Cell,
+    CellLease,
+    ExecSession,
+    Membership,
+    Task,
+)
 from tests.harness.exec_streams import (
     ExecPeer,
     ExecWeb,
@@ -239,8 +252,21 @@ def test_emptied_redis_ends_the_session_with_a_reason(scene: Scene, settings: An
     assert row_of(session).reason == client.states[-1]["reason"]
 
 
+def test_redis_emptied_before_the_claim_ends_the_session(scene: Scene, settings: Any) -> None:
+    session = scene.request()
+    client = scene.client(session)
+    client.send(DATA, b"lost")
+    client.wait_until_accepted(1)
+    redis.Redis.from_url(settings.CELERY_BROKER_URL).flushdb()
+    cell = scene.serve(session)
+    assert client.close_code() == 1000
+    assert "Redis" in client.states[-1]["reason"]
+    assert cell.close_code() == 1000
+
+
 def test_session_is_not_begun_again_after_redis_was_emptied(scene: Scene, settings: Any) -> None:
     session, client, cell = scene.open()
+    wait_for(lambda: row_of(session).opened_at is not None)
     client.kill()
     cell.kill()
     redis.Redis.from_url(settings.CELERY_BROKER_URL).flushdb()
@@ -345,6 +371,53 @@ def test_megabytes_pass_near_the_limit_of_a_session(scene: Scene) -> None:
     assert 1.5 < seconds < 8
 
 
+def test_sender_that_floods_is_read_up_to_a_limit(scene: Scene) -> None:
+    """A sender that ignores ACCEPTED stops itself: web reads no more than 1.25 MiB ahead."""
+    _, client, cell = scene.open()
+
+    def flood() -> None:
+        with suppress(ConnectionClosed, OSError):
+            while cell.sent < 2_000:
+                cell.send(DATA, bytes(MAX_DATA_BYTES))
+
+    sender = threading.Thread(target=flood)
+    sender.start()
+    sizes = [-1, 0]
+    while sizes[-1] != sizes[-2]:
+        threading.Event().wait(1.0)
+        sizes.append(cell.sent)
+    # The buffers of the kernel are part of it.
+    assert cell.sent * MAX_DATA_BYTES < 16 * MAX_UNCONFIRMED_BYTES
+    assert client.next().position == 1
+    cell.kill()
+    sender.join()
+
+
+def test_session_whose_client_is_gone_ends_for_the_cell(scene: Scene) -> None:
+    session, client, cell = scene.open()
+    client.kill()
+    old = clock.now() - timedelta(seconds=31)
+
+    def is_ended() -> bool:
+        ExecSession.objects.filter(ended_at=None).update(client_seen_at=old)
+        rule = next(rule for rule in RULES if rule.name == "exec_sessions")
+        RuleRunner([rule], clock.now(), Policy()).run()
+        return row_of(session).ended_at is not None
+
+    wait_for(is_ended)
+    assert cell.close_code() == 1000
+    assert row_of(session).reason == "the client was not connected for 30 s"
+    late = scene.client(session)
+    assert late.close_code() == 1000
+    assert late.states[-1]["state"] == "ENDED"
+
+
+def test_revoked_key_of_the_cell_closes_its_stream(scene: Scene) -> None:
+    _, _, cell = scene.open()
+    Cell.objects.update(revoked_at=clock.now(), state="LOST")
+    assert cell.close_code() == 4403
+
+
 def test_streams_are_refused_without_their_permission(scene: Scene) -> None:
     session = scene.request()
     other = make_caller("eve", Role.SUBMITTER)
@@ -367,6 +440,8 @@ def test_streams_are_refused_without_their_permission(scene: Scene) -> None:
             open_socket(f"{scene.web.url}{path}", headers)
         assert refused.value.response.status_code == status, path
     assert row_of(session).state == 1
+    line = AuditLine.objects.get(action="refuse.token")
+    assert line.address == "127.0.0.1"
 
 
 def test_only_the_cell_of_the_attempt_can_claim(

@@ -63,6 +63,7 @@ def test_every_setting_is_read_from_the_environment(env: dict[str, str]) -> None
             "CELLRUN_CELL_ALLOWED_NETWORKS": "127.0.0.0/8, fd00::/8",
             "CELLRUN_CELL_MAX_FILES_MIB": "100",
             "CELLRUN_CELL_PRIVILEGED": "false",
+            "CELLRUN_CELL_EXEC": "false",
             "CELLRUN_CELL_MOUNTS": "/srv/models, /srv/scratch",
             "CELLRUN_SECRET_KEY": "the control plane's",
         }
@@ -70,6 +71,7 @@ def test_every_setting_is_read_from_the_environment(env: dict[str, str]) -> None
     assert config.labels == {"zone": "a", "disk": "ssd"}
     assert (config.pool, config.tags, config.driver) == ("gpu", ("a", "b?"), "process")
     assert config.evacuate
+    assert not config.exec_allowed
     assert config.max_log_bytes == 3 * 2**20
     assert config.address == "cells.example.com"
     assert config.file_roots == (Path("/srv/shared"), Path("/srv/more"))
@@ -121,6 +123,7 @@ def test_every_setting_is_read_from_the_environment(env: dict[str, str]) -> None
         ("CELLRUN_CELL_ALLOWED_NETWORKS", "127.0.0.1/8"),
         ("CELLRUN_CELL_ALLOWED_NETWORKS", "localhost"),
         ("CELLRUN_CELL_PRIVILEGED", "never"),
+        ("CELLRUN_CELL_EXEC", "perhaps"),
         ("CELLRUN_CELL_MOUNTS", "srv"),
         ("CELLRUN_CELL_MOUNTS", "/"),
         ("CELLRUN_CELL_MAX_FILES_MIB", "0"),

@@ -54,8 +54,10 @@ from workers.drivers.docker.container import (
 )
 from workers.drivers.docker.gateway import Gateway, is_loopback
 from workers.drivers.docker.networks import CellNetworks, network_labels
+from workers.drivers.docker.programs import ContainerProgram, end_programs, start_program
 from workers.drivers.docker.volumes import volume_bytes
 from workers.drivers.gpus import choose_gpus
+from workers.exec.program import ExecCommand
 
 FOLLOW_SECONDS = 120.0  # without output, before the stream is reopened, in case it hangs
 LOOPBACK = "127.0.0.1"
@@ -286,6 +288,18 @@ class DockerEngine:
         """Run a command in the container."""
         with translated_errors():
             return self._checks.run(self._api, self._reference(launch.uid), command, seconds)
+
+    def execute(self, launch: Launch, command: ExecCommand) -> ContainerProgram:
+        """Start a program by the exec calls."""
+        view = self.view(launch.uid)
+        if view is None:
+            raise NoSuchContainer("there is no such container")
+        return start_program(self._api, view.container_id, command)
+
+    def end_programs(self, uid: str) -> None:
+        """Kill the programs of `execute` that have no connection to this process."""
+        if (body := self._inspect(uid)) is not None:
+            end_programs(self._api, body)
 
     def read_head(self, launch: Launch, path: str, limit: int) -> bytes | None:
         """Return the head of a regular file; links are not followed."""

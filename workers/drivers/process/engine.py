@@ -14,6 +14,7 @@ import json
 import os
 import signal
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from workers.attempt.runtime import (
     ContainerStatus,
     ContainerView,
     CreateResult,
+    EngineAway,
     EngineError,
     NoSuchContainer,
     PlacedFile,
@@ -34,7 +36,9 @@ from workers.drivers.gpus import gpu_variables
 from workers.drivers.paths import FolderEngine
 from workers.drivers.process.gpu_records import GpuRecords
 from workers.drivers.process.procfs import Ports, cpu_seconds_of, run_check
+from workers.drivers.process.programs import ProcessProgram
 from workers.drivers.process.spawner_client import RequestPending, SpawnerLink
+from workers.exec.program import ExecCommand
 from workers.spawner.scanning import inspect_process
 
 # The only variables of the cell's environment that a task gets: the others include secrets.
@@ -203,6 +207,26 @@ class ProcessEngine(FolderEngine):
         if order is None:
             raise NoSuchContainer("there is no such process")
         return run_check(command, order, seconds)
+
+    def execute(self, launch: Launch, command: ExecCommand) -> ProcessProgram:
+        """Start a program with the task's environment, in its folder, until the task ends."""
+        uid = launch.uid
+        task = self._link.find(uid)
+        if task is None or task.is_over:
+            raise NoSuchContainer("the process is over")
+        order = read_whole(self._order_path(uid)) or self.plain_order(launch)
+        return ProcessProgram(order, command, partial(self._has_ended, uid))
+
+    def end_programs(self, uid: str) -> None:
+        """Do nothing: the supervisor of a program has ended it together with the cell."""
+
+    def _has_ended(self, uid: str) -> bool:
+        """Return whether the task has ended, as far as is known."""
+        try:
+            task = self._link.find(uid)
+        except EngineAway:
+            return False
+        return task is None or task.is_over
 
     def remove(self, uid: str) -> None:
         """Kill the process if it runs, and forget it."""

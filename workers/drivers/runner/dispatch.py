@@ -6,6 +6,7 @@ from itertools import chain
 from workers.attempt.events import FoundContainer, Launch
 from workers.drivers.pipeline import PipelineDriver
 from workers.drivers.runner.driver import RunnerDriver
+from workers.exec.program import ExecCommand, ExecProgram
 
 
 class RoutedDriver:
@@ -29,6 +30,11 @@ class RoutedDriver:
         """Stop the attempt in both drivers; the one that is not in charge ignores the call."""
         for driver in (self._own, self._runners):
             driver.stop(uid, grace_seconds=grace_seconds, force=force)
+
+    def execute(self, command: ExecCommand) -> ExecProgram:
+        """Start a program in the driver that has the attempt. Raise ExecRefused."""
+        is_theirs = self._runners.knows(command.attempt)
+        return (self._runners if is_theirs else self._own).execute(command)
 
     def find(self) -> Iterable[FoundContainer]:
         """Return the containers of both drivers. Raise EngineAway."""

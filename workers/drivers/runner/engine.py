@@ -24,6 +24,7 @@ from workers.attempt.runtime import (
 )
 from workers.drivers.paths import FolderEngine
 from workers.drivers.runner.reconcile_loop import Paths, Wake
+from workers.exec.program import ExecCommand, ExecProgram, ExecRefused
 from workers.runners import records
 from workers.runners.interface import Stop
 from workers.runners.requests import RunnerCallTarget
@@ -145,6 +146,13 @@ class RunnerEngine(FolderEngine):
     def use(self, uid: str) -> ResourceUsage:
         """Raise NoSuchContainer: the usage outside is unknown."""
         raise NoSuchContainer("a runner has no container")
+
+    def execute(self, launch: Launch, command: ExecCommand) -> ExecProgram:
+        """Raise ExecRefused: the task's program, if any, runs outside."""
+        raise ExecRefused(f"tasks of type {launch.spec.task_type} do not run on the cell itself")
+
+    def end_programs(self, uid: str) -> None:
+        """Do nothing: there are none."""
 
     def check(self, launch: Launch, command: Sequence[str], seconds: float) -> str:
         """Raise NoSuchContainer."""

@@ -1,0 +1,1 @@
+"""A program in a running task, with the streams of this terminal: `cellrun exec`."""
