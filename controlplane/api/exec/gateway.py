@@ -114,7 +114,7 @@ class ExecGateway:
             return CloseCode.MALFORMED
         if peer.side is Side.CLIENT and not await send_state(send, peer.session):
             return CloseCode.UNKNOWN
-        if positions.stored:
+        if peer.side is Side.CELL or positions.stored:  # the first one confirms its claim
             confirmed = ExecFrame(FrameKind.ACCEPTED, positions.stored)
             await send_bytes(send, pack_frame(confirmed))
         code = await ExecConnection(peer, streams, receive, send).run()
