@@ -109,6 +109,18 @@ class Stand:
         except urllib.error.HTTPError as fault:
             raise NotReady(f"POST {path}: {fault.code} {fault.read().decode()[:500]}") from None
 
+    def get(self, path: str) -> Any:
+        """GET from the API as an operator; the answer."""
+        token = self.plan.credentials.operator_token
+        request = urllib.request.Request(
+            self.plan.url + path, headers={"Authorization": f"Bearer {token}"}
+        )
+        try:
+            with _opener().open(request, timeout=60) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as fault:
+            raise NotReady(f"GET {path}: {fault.code} {fault.read().decode()[:500]}") from None
+
     def check_alive(self) -> None:
         """Raises NotReady if a process has ended."""
         for name, process in self._running.items():
@@ -228,7 +240,18 @@ def _prepare(stand: Stand, wanted: Wanted) -> None:
     names = [name for cells in wanted.fleet_cells().values() for name in cells]
     command = [sys.executable, "manage.py", "enroll_cells", str(plan.home.root / "keys"), *names]
     environment = inherited_environment() | plan.control_environment("command")
-    subprocess.run(command, cwd=PROJECT, env=environment, check=True, stdin=subprocess.DEVNULL)
+    # Its audit lines are many and of no interest.
+    enrolled = subprocess.run(
+        command,
+        cwd=PROJECT,
+        env=environment,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    if enrolled.returncode:
+        raise NotReady(f"enroll_cells failed: {(enrolled.stdout + enrolled.stderr)[-2000:]}")
     plan.home.prepared_mark.touch()
 
 
