@@ -18,7 +18,7 @@ CELLS = 100
 READERS = 4
 CLEAN, HELD, READ = "clean", "held snapshot", f"{READERS} readers"
 PREFIX = ["log_line_prefix=%a|"]
-HOTTEST = 5
+HOTTEST, KEPT_STATEMENTS = 5, 30
 STATEMENT_CHARACTERS = 60
 
 _DURATION = re.compile(
@@ -99,7 +99,7 @@ def run(options: Options) -> Result:
 def _one_run(stand: Stand, load: Load, name: str) -> dict[str, Any]:
     with stand.connect() as connection:
         submit_and_wait(stand, connection, [min(WARM_UP_TASKS, load.tasks)])
-        situation = {CLEAN: _nothing, HELD: _held, READ: _readers}[name]
+        situation = {CLEAN: _nothing, HELD: hold_snapshot, READ: run_readers}[name]
         with situation(stand, load.seconds), _logged(stand, connection, load.seconds) as statements:
             trace = OpenLoop(stand, load).run()
             dead = connection.execute(_DEAD).fetchall()
@@ -108,7 +108,7 @@ def _one_run(stand: Stand, load: Load, name: str) -> dict[str, Any]:
         **figures,
         "rate": steady_rate(figures["ended_by_second"], load.seconds),
         "dead": [[table, count] for table, count in dead],
-        "statements": statements,
+        "statements": dict(list(statements.items())[:KEPT_STATEMENTS]),
     }
 
 
@@ -125,7 +125,7 @@ def _nothing(stand: Stand, seconds: float) -> Iterator[None]:
 
 
 @contextmanager
-def _held(stand: Stand, seconds: float) -> Iterator[None]:
+def hold_snapshot(stand: Stand, seconds: float) -> Iterator[None]:
     """Hold a snapshot and a transaction id until the end."""
     with stand.connect() as connection, connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -134,7 +134,7 @@ def _held(stand: Stand, seconds: float) -> Iterator[None]:
 
 
 @contextmanager
-def _readers(stand: Stand, seconds: float) -> Iterator[None]:
+def run_readers(stand: Stand, seconds: float) -> Iterator[None]:
     """Run readers that hold their snapshots for a tenth of the time, one after the other began."""
     stop, hold = threading.Event(), max(seconds / 10, 0.5)
     faults: list[BaseException] = []
@@ -197,7 +197,10 @@ def _set_logging(connection: Connection, milliseconds: int) -> None:
 
 
 def sum_durations(log: str) -> dict[str, list[float]]:
-    """Return milliseconds and number by statement, of the log's lines and their continuations."""
+    """Return milliseconds and number by statement, the largest sum first.
+
+    A line of the log that begins with a tab continues the last one.
+    """
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0])
     milliseconds, words = 0.0, list[str]()
 
@@ -217,7 +220,7 @@ def sum_durations(log: str) -> dict[str, list[float]]:
         if match := _DURATION.match(line):
             milliseconds, words = float(match[1]), [match[2]]
     close()
-    return dict(sums)
+    return dict(sorted(sums.items(), key=lambda item: -item[1][0]))
 
 
 def _hottest(clean: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, float, float]]:
