@@ -36,7 +36,7 @@ ABOUT = Description(
     " calls as a cell makes (twice the cores).",
     method="Time from the submission until all are SUCCEEDED and removed, through one cell; both"
     " in turns. A step is the median time, including the wait for an engine slot.",
-    budget_seconds=75,
+    budget_seconds=60,
     targets=(at_least(0.9, "rate / rate of the SDK alone", lambda it: it["ratio"]),),
 )
 

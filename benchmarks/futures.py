@@ -54,7 +54,7 @@ ABOUT = Description(
     method="The rounds alternate on one stand. A process of its own has the futures, for its"
     " memory and CPU. The first futures of a program wait for its stream of events and for the"
     f" submission, so that {FEW:,} are slower.",
-    budget_seconds=70,
+    budget_seconds=60,
     targets=(
         at_least(0.5, "rate / rate of the jobs", _ratio),
         at_most(1.1, "memory of the client, 30,000 / 1,000 futures", _growth),

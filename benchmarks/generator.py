@@ -24,8 +24,10 @@ SENDERS = 16
 """Requests that may wait for their answers at once."""
 
 RETRIED = (429, 503)
+REQUEST_SECONDS = 30
 RETRY_SECONDS = 0.25
 SAMPLE_SECONDS = 1.0
+GUID_PREFIX = "load-"
 DRAIN_SECONDS = 120.0
 # The share at the begin that the fit of the backlog leaves out.
 LEAD = 0.1
@@ -96,15 +98,20 @@ class Trace:
 
 
 class OpenLoop:
-    """A generator of one load on one stand."""
+    """A generator of one load on one stand.
 
-    def __init__(self, stand: Stand, load: Load) -> None:
-        self._stand, self._load = stand, load
+    With `is_patient` it outlives failures: jobs have guids, requests without an answer are
+    repeated, and processes of the stand may end.
+    """
+
+    def __init__(self, stand: Stand, load: Load, *, is_patient: bool = False) -> None:
+        self._stand, self._load, self._is_patient = stand, load, is_patient
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._faults: list[BaseException] = []
         self._began = 0.0
+        self._connection: Connection | None = None
         self.trace = Trace()
 
     def run(self) -> Trace:
@@ -114,51 +121,69 @@ class OpenLoop:
         try:
             for thread in threads:
                 thread.start()
-            with self._stand.connect() as connection:
-                self._sample(connection)
-                self._drain(connection)
+            self._sample()
+            self._drain()
         finally:
             self._stop.set()
             for thread in threads:
                 thread.join()
+            if self._connection is not None:
+                self._connection.close()
         return self.trace
 
-    def _sample(self, connection: Connection) -> None:
+    def _sample(self) -> None:
         for number in itertools.count(1):
             at = min(number * SAMPLE_SECONDS, self._load.seconds)
             time.sleep(max(self._began + at - time.perf_counter(), 0.0))
             if self._faults:
                 raise self._faults[0]
-            self._stand.check_alive()
+            if not self._is_patient:
+                self._stand.check_alive()
             seconds = time.perf_counter() - self._began
-            self.trace.backlog.append((round(seconds, 2), self._count_backlog(connection)))
+            if (count := self._count_backlog()) is not None:
+                self.trace.backlog.append((round(seconds, 2), count))
             if at >= self._load.seconds:
                 return
 
-    def _count_backlog(self, connection: Connection) -> int:
+    def _count_backlog(self) -> int | None:
         """Return the tasks that are due and not accepted, and those that have not ended."""
         seconds = time.perf_counter() - self._began
         unsent = max(self._load.due_tasks(seconds) - self.trace.accepted, 0)
-        return unsent + self._count_open(connection)
+        count = self._count_open()
+        return None if count is None else unsent + count
 
-    def _count_open(self, connection: Connection) -> int:
-        ((count,),) = connection.execute(_OPEN)
-        return int(count)
+    def _count_open(self) -> int | None:
+        """Return the tasks that have not ended; None while the database does not answer."""
+        try:
+            if self._connection is None:
+                self._connection = self._stand.connect()
+            ((count,),) = self._connection.execute(_OPEN)
+            return int(count)
+        except psycopg.OperationalError:
+            if not self._is_patient:
+                raise
+            self._connection = None
+            return None
 
-    def _drain(self, connection: Connection) -> None:
+    def _drain(self) -> None:
         began = time.perf_counter()
 
         def is_over() -> bool:
             if self._faults:
                 raise self._faults[0]
-            return self.trace.accepted == self._load.tasks and self._count_open(connection) == 0
+            return self.trace.accepted == self._load.tasks and self._count_open() == 0
 
-        self._stand.wait_until(is_over, "the backlog is empty", seconds=DRAIN_SECONDS)
+        end = began + DRAIN_SECONDS
+        while not is_over():
+            if not self._is_patient:
+                self._stand.check_alive()
+            if time.perf_counter() > end:
+                raise RuntimeError(f"after {DRAIN_SECONDS:g} s the backlog is not empty")
+            time.sleep(0.05)
         self.trace.drain_seconds = time.perf_counter() - began
 
     def _send(self) -> None:
         load = self._load
-        body = [noop_job(load.tasks_each)] * load.jobs_each
         token = self._stand.plan.credentials.submitter_token
         try:
             with requests.Session() as session:
@@ -171,17 +196,31 @@ class OpenLoop:
                     if self._stop.wait(max(self._began + due - time.perf_counter(), 0.0)):
                         return
                     late = time.perf_counter() - self._began - due
-                    self._note(due, late, self._post(session, body))
+                    self._note(due, late, self._post(session, self._make_body(number)))
         except BaseException as fault:
             self._faults.append(fault)
 
+    def _make_body(self, number: int) -> list[dict[str, Any]]:
+        body = [noop_job(self._load.tasks_each) for _ in range(self._load.jobs_each)]
+        if self._is_patient:
+            for place, job in enumerate(body):
+                job["guid"] = f"{GUID_PREFIX}{number}-{place}"
+        return body
+
     def _post(self, session: requests.Session, body: Sequence[dict[str, Any]]) -> list[int]:
         """Submit until accepted, as a client does; return the jobs."""
+        url = f"{self._stand.plan.url}/api/v1/jobs:batch"
         while True:
-            answer = session.post(
-                f"{self._stand.plan.url}/api/v1/jobs:batch", json=body, timeout=60
-            )
-            if answer.status_code not in RETRIED:
+            try:
+                answer = session.post(url, json=body, timeout=REQUEST_SECONDS)
+                is_refused = answer.status_code in RETRIED or (
+                    self._is_patient and answer.status_code >= 500
+                )
+            except requests.RequestException:
+                if not self._is_patient:
+                    raise
+                is_refused = True
+            if not is_refused:
                 answer.raise_for_status()
                 return [int(item["id"]) for item in answer.json()["results"]]
             with self._lock:

@@ -46,7 +46,7 @@ ABOUT = Description(
     " of the API, a job with 4,000 tasks, its tasks, and a list of the admin with 25 rows. Median"
     f" duration of {PASSES} full passes of placement before the tasks are made and afterwards."
     " Always one run.",
-    budget_seconds=100,
+    budget_seconds=80,
     targets=(
         *map(_p95, NAMES),
         at_most(

@@ -100,7 +100,7 @@ ABOUT = Description(
     " and no other task started twice. The limit is the lease (30 s; short size: 10 s), a quarter"
     " of it, and ten seconds. `tests/e2e/test_fleet_killed.py` is the same test with a lease of 3"
     " s.",
-    budget_seconds=100,
+    budget_seconds=85,
     targets=(
         at_most(
             1,

@@ -63,7 +63,7 @@ ABOUT = Description(
     " sampled each second: tasks that are due and not yet accepted, waiting, or running. Its"
     " growth is the slope of least squares without the first tenth of the time. The limits of one"
     " token are raised.",
-    budget_seconds=100,
+    budget_seconds=85,
     targets=(
         _target(SLOW, "p50", 12),
         _target(SLOW, "p99", 32),

@@ -61,7 +61,7 @@ ABOUT = Description(
     f" combination of filters. Those without filters, and the {REPEATED} slowest, are requested"
     f" {REQUESTS} more times. Then {OPEN_PAGES} live pages are left open for a minute while"
     " nothing happens: the CPU of web and database for them. Always one run.",
-    budget_seconds=130,
+    budget_seconds=110,
     targets=(
         at_most(MAX_P95_MS, "p95 of the slowest page", _slowest, "ms"),
         at_most(5, "CPU of the open pages", lambda it: it["idle"]["percent"], "% of a core"),

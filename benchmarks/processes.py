@@ -41,7 +41,7 @@ ABOUT = Description(
     " Frontier: 1,500/s (RADICAL-Pilot with Flux and Dragon).",
     method="Time over REST until the job is SUCCEEDED; HyperQueue's until its client has seen the"
     " last end. Both in turns. CPU is that of all processes for one task.",
-    budget_seconds=90,
+    budget_seconds=80,
     targets=(
         at_least(2, "rate / rate of HyperQueue", lambda it: it["ratio"]),
         at_least(

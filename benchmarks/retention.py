@@ -37,7 +37,7 @@ ABOUT = Description(
     peer="None.",
     method="Time from a submission until its placement, and the longest time between two ticks of"
     " convergence, before and during the deletion. Always one run.",
-    budget_seconds=110,
+    budget_seconds=100,
     targets=(
         at_most(
             1.5,

@@ -58,7 +58,7 @@ ABOUT = Description(
     " statements are those in PostgreSQL's log during the last tenth of the time; a slowdown is"
     " the ratio of the means of one statement, for the statements that take most of the time"
     " without a held snapshot.",
-    budget_seconds=130,
+    budget_seconds=110,
     targets=(
         at_least(95, "rate with a held snapshot", _share(HELD), "% of clean"),
         at_least(98, f"rate with {READERS} readers", _share(READ), "% of clean"),

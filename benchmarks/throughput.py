@@ -41,7 +41,7 @@ ABOUT = Description(
     " fleet, PostgreSQL and Redis, until 1.5 s after the end; of Celery producer, worker and"
     " Redis. Both run in turns. Cellrun uses all cores, bare Celery one process, so the ratio of"
     " rates depends on other load more than that of costs.",
-    budget_seconds=100,
+    budget_seconds=85,
     targets=(
         at_least(5, "CPU of a bare message / of a recorded life", lambda it: it["cost_ratio"]),
         at_most(0.10, "CPU of the control plane without the fleet", _control_ms, "ms"),

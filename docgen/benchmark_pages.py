@@ -58,7 +58,8 @@ figures can be reported by chance: repeat with more rounds.
 
 _TAIL = """
 
-`tests/e2e/test_resolving_race.py` and `tests/e2e/test_fleet_killed.py` are tests on the same
+`tests/e2e/test_resolving_race.py`, `tests/e2e/test_fleet_killed.py` and
+`tests/e2e/test_open_loop.py` (the generator of B13) are tests on the same
 stand.
 
 For profiling: `py-spy record -p PID --gil` on inbox, placement or the fleet, and PostgreSQL's

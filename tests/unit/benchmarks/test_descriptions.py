@@ -22,6 +22,8 @@ BOUNDS = {
     "B11": {"<= 1.1"},
     "B13": {"<= 12 ms", "<= 32 ms", "<= 1 % of the load"},
     "B14": {">= 95 % of clean", ">= 98 % of clean"},
+    "B16": {"<= 10 s", "<= 0"},
+    "B17": {"<= 1.15"},
 }
 """The targets of the project."""
 

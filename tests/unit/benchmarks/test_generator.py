@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks.generator import Load, find_growth
+from benchmarks.recovery import NEVER, find_recovery
 from benchmarks.snapshots import steady_rate, sum_durations
 
 
@@ -50,6 +51,23 @@ def test_rate_counts_seconds_without_an_end() -> None:
     """Only seconds 2 to 7 of ten count; half of them are empty."""
     ended = [(0, 900), (2, 100), (4, 100), (6, 100), (9, 900)]
     assert steady_rate(ended, 10) == 50
+
+
+@pytest.mark.parametrize(
+    ("ended", "seconds"),
+    [
+        ({20: 1_000, 21: 1_000}, 0),
+        ({20: 0, 21: 940, 22: 959, 23: 1_000, 24: 1_000}, 2),
+        ({20: 1_000, 21: 0, 22: 1_900, 23: 1_900}, 2),
+        ({20: 949, 21: 950, 22: 949}, NEVER),
+        ({31: 1_000, 32: 1_000}, NEVER),
+    ],
+)
+def test_rate_is_back_when_95_percent_end_in_two_seconds(
+    ended: dict[int, int], seconds: float
+) -> None:
+    """The part is back in second 20, and the next one fails ten seconds later."""
+    assert find_recovery(ended, back=20.4, rate=1_000, most=10) == seconds
 
 
 def test_durations_are_summed_by_statement_with_its_continuation() -> None:
