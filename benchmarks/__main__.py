@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.description import Options, Size
+from benchmarks.description import Options, Size, Skipped
 from benchmarks.registry import ALL, Benchmark
 from benchmarks.report import RESULTS, judge, make_console, show, stored, write
 
@@ -43,6 +43,8 @@ def main() -> int:
         try:
             with _limit(budget):
                 summary += _run(benchmark, options, chosen.results)
+        except Skipped as reason:
+            summary.append((name, "SKIPPED", str(reason), "", ""))
         except Exception as error:  # whatever one does, the others are run
             print(f"{name} failed:", file=sys.stderr, flush=True)
             traceback.print_exc()

@@ -17,6 +17,10 @@ Points = Sequence[tuple[float, float]]
 T = TypeVar("T")
 
 
+class Skipped(Exception):
+    """The caller does not want what a benchmark needs."""
+
+
 class Verdict(StrEnum):
     """The outcome of a comparison with a target."""
 

@@ -41,7 +41,8 @@ ABOUT = Description(
     " convergence.",
     peer="None.",
     method="Statements of one minute are counted in PostgreSQL's log (`log_statement=all`), BEGIN"
-    " and COMMIT included; CPU is measured in another minute without logging.",
+    " and COMMIT included; CPU is measured in another minute without logging. The short size"
+    " measures half a minute each.",
     budget_seconds=140,
     targets=(
         at_most(200, "statements a minute of the control plane", _statements),

@@ -36,7 +36,7 @@ ABOUT = Description(
     title="many jobs or few",
     claim="The division of tasks into jobs does not matter.",
     workload=f"{TASKS:,} no-op tasks, divided into 10,000, 500, 20 jobs or one job (Volcano's"
-    f" matrix), on {CELLS} cells.",
+    f" matrix), on {CELLS} cells. The short size has half the tasks.",
     peer="Volcano publishes 180 to 250 s for 10,000 jobs of one pod, with a Kubernetes API server.",
     method=f"Jobs are submitted by `jobs:batch` with up to {BATCH:,} jobs per request, one"
     " request after the other. Time from the first request until every job is SUCCEEDED; the"

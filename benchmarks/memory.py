@@ -29,7 +29,7 @@ ABOUT = Description(
     title="memory after many tasks",
     claim="The memory of no process grows with the work that is done.",
     workload=f"{ROUNDS} jobs of {TASKS_PER_ROUND:,} no-op tasks on {CELLS} cells in one fleet"
-    " process, one after the other.",
+    " process, one after the other. The short size has half the jobs.",
     peer="None.",
     method="Resident memory of each Python process, read 2 s after the end of each job. Growth is"
     " the ratio after the last job and the first, of the process with the largest one. Always one"

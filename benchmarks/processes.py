@@ -33,7 +33,8 @@ ABOUT = Description(
     claim="Recorded processes are twice as fast as those of a launcher that records nothing.",
     workload=f"A job of {TASKS:,} processes `true`, 0.01 cpu and 64 MiB each, no result file, on"
     " one cell with capacity for all; fsync, events and history as in B1. Then a job of as many"
-    f" processes that print a line, on {CELLS_WITH_OUTPUT} cells, which keep the output.",
+    f" processes that print a line, on {CELLS_WITH_OUTPUT} cells, which keep the output. The"
+    " short size has half the processes.",
     peer="HyperQueue 0.27.0, server and worker as its Python package starts them, output not"
     " stored (which is faster). It writes nothing to disk. Its client runs in a process of its"
     " own. The benchmark installs it in `.tools`. In results before 2026-11-25 the client is in"

@@ -27,7 +27,7 @@ and prints the median of three runs. Each starts its own PostgreSQL (fsync on), 
 the processes of `make up` with their default settings, on free ports and in a temporary folder,
 and removes everything afterwards. Differences to `make up`: there is no supervisor, and the cells
 are one fleet process (real cells for B7, B8 and STORE). Peers are installed from pinned
-requirements into `.tools`. Only B7 needs a container engine.
+requirements into `.tools`. Only B7 needs a container engine; `ENGINE=none` skips it.
 
 | option | effect |
 |---|---|
@@ -59,8 +59,7 @@ figures can be reported by chance: repeat with more rounds.
 _TAIL = """
 
 `tests/e2e/test_resolving_race.py`, `tests/e2e/test_fleet_killed.py` and
-`tests/e2e/test_open_loop.py` (the generator of B13) are tests on the same
-stand.
+`tests/e2e/test_open_loop.py` (the generator of B13) are tests on the same stand.
 
 For profiling: `py-spy record -p PID --gil` on inbox, placement or the fleet, and PostgreSQL's
 `log_min_duration_statement` (`benchmarks.stand.Wanted.database_options`).

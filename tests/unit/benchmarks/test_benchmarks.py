@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as benchmarks
+from benchmarks import containers
 from benchmarks.description import Description, Options, Size, at_most
 from benchmarks.registry import Benchmark
 from benchmarks.report import Result
@@ -118,6 +119,17 @@ def test_size_and_runs_reach_the_benchmark_and_the_result(
     assert benchmarks.main() == 0
     assert seen == [expected]
     assert json.loads((tmp_path / "B8.json").read_text())["size"] == expected.size
+
+
+def test_benchmark_without_an_engine_is_skipped_if_none_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["--results", str(tmp_path)]
+    install(monkeypatch, describe("B7", containers.run), describe("B8", succeed), words=words)
+    monkeypatch.setenv("ENGINE", "none")
+    assert benchmarks.main() == 0
+    assert "SKIPPED" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["B8.json"]
 
 
 def test_unwritable_result_is_reported_and_the_other_benchmarks_run(
