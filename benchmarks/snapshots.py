@@ -28,6 +28,9 @@ _DEAD = """
 SELECT relname, n_dead_tup FROM pg_stat_user_tables
 WHERE relname LIKE 'controlplane_%' AND n_dead_tup > 0 ORDER BY 2 DESC LIMIT 5
 """
+NO_TIMEOUT = "SET idle_in_transaction_session_timeout = 0"
+"""As pg_dump sets it: the stack ends transactions that are idle for a minute."""
+
 _LIVE_ROWS = "SELECT count(*) FROM controlplane_attempt WHERE released_at IS NULL"
 
 
@@ -127,7 +130,9 @@ def _nothing(stand: Stand, seconds: float) -> Iterator[None]:
 @contextmanager
 def hold_snapshot(stand: Stand, seconds: float) -> Iterator[None]:
     """Hold a snapshot and a transaction id until the end."""
-    with stand.connect() as connection, connection.transaction():
+    with stand.connect() as connection:
+        connection.execute(NO_TIMEOUT)
+        connection.execute("BEGIN")
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         connection.execute("SELECT pg_current_xact_id()")
         yield
@@ -142,6 +147,7 @@ def run_readers(stand: Stand, seconds: float) -> Iterator[None]:
     def read(number: int) -> None:
         try:
             with stand.connect() as connection:
+                connection.execute(NO_TIMEOUT)
                 stop.wait(number * hold / READERS)
                 while not stop.is_set():
                     with connection.transaction():

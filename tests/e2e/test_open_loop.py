@@ -61,12 +61,20 @@ def test_stop_of_web_delays_all_tasks_that_were_due_meanwhile(
     assert figures["backlog"][-1][0] >= LOAD.seconds
 
 
-def test_snapshot_is_held_with_a_transaction_id(stand: Stand, connection: Connection) -> None:
+def test_snapshot_is_held_with_a_transaction_id_beyond_the_timeout_of_idle_transactions(
+    stand: Stand, connection: Connection
+) -> None:
     assert holders(connection) == []
+    connection.execute("ALTER SYSTEM SET idle_in_transaction_session_timeout = '1s'")
+    connection.execute("SELECT pg_reload_conf()")
     with hold_snapshot(stand, 1):
-        ((has_xid, _),) = holders(connection)
-        assert has_xid
+        (first,) = holders(connection)
+        assert first[0] is True
+        stand.wait_until(lambda: oldest_seconds(connection) > 2, "it is idle for 2 s", seconds=10)
+        assert holders(connection) == [first]
     stand.wait_until(lambda: holders(connection) == [], "the snapshot is released", seconds=10)
+    connection.execute("ALTER SYSTEM RESET idle_in_transaction_session_timeout")
+    connection.execute("SELECT pg_reload_conf()")
 
 
 def test_readers_hold_snapshots_at_the_same_time(stand: Stand, connection: Connection) -> None:
@@ -75,6 +83,16 @@ def test_readers_hold_snapshots_at_the_same_time(stand: Stand, connection: Conne
             lambda: len(holders(connection)) == READERS, "all readers overlap", seconds=10
         )
         assert {has_xid for has_xid, _ in holders(connection)} == {False}
+
+
+def oldest_seconds(connection: Connection) -> float:
+    """Return the longest time that a transaction has been idle."""
+    statement = """
+        SELECT coalesce(max(extract(epoch FROM clock_timestamp() - state_change)), 0)::float
+        FROM pg_stat_activity WHERE state = 'idle in transaction'
+        """
+    ((seconds,),) = connection.execute(statement)
+    return float(seconds)
 
 
 def holders(connection: psycopg.Connection[tuple[object, ...]]) -> list[tuple[object, ...]]:
