@@ -41,7 +41,7 @@ ABOUT = Description(
     peer="None.",
     method="Time from the commit of the submission to the commit of the success"
     " (`track_commit_timestamp`).",
-    budget_seconds=50,
+    budget_seconds=45,
     targets=(
         at_most(3000, "all hits of the large job", lambda it: median(it["whole"]), "ms"),
         at_most(5, "each of these", lambda it: median(it["whole"]) / it.get("tasks", TASKS), "ms"),

@@ -89,7 +89,7 @@ ABOUT = Description(
     peer="Armada publishes 0.65 s for 32,000 jobs on 1,000 nodes with 16 threads.",
     method="Time of a pass from the snapshot to its effects, with the built-in plugins, guarded"
     " as in a tick, without a database, in one thread.",
-    budget_seconds=30,
+    budget_seconds=15,
     targets=(
         _target(CASES[0].title, 20),
         _target(CASES[1].title, 20),

@@ -35,7 +35,7 @@ ABOUT = Description(
     method="Duration of a full pass of the tick on the PostgreSQL of the stand. Only the first"
     f" pass writes reasons; {LATER} later ones find that nothing has changed. CPU is that of the"
     " process that places; the time of PostgreSQL is in the duration.",
-    budget_seconds=105,
+    budget_seconds=125,
     targets=(
         at_most(100, "first pass, slowest row", lambda it: _slowest(it, "first_ms"), "ms"),
         at_most(100, "later passes, slowest row", lambda it: _slowest(it, "later_ms"), "ms"),
