@@ -104,7 +104,7 @@ if _POOLED:
 DATABASES: dict[str, dict[str, Any]] = {}
 if CELLRUN.database.name:
     DATABASES["default"] = {
-        "ENGINE": "django.db.backends.postgresql",
+        "ENGINE": "controlplane.config.database",
         "NAME": CELLRUN.database.name,
         "USER": CELLRUN.database.user,
         "PASSWORD": CELLRUN.database.password,

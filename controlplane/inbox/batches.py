@@ -46,6 +46,9 @@ log = structlog.get_logger(__name__)
 
 BATCH_LOST = "inbox_batch_lost"
 
+IDLE_INTERVALS = 3.0
+"""Intervals of `sync_seconds` between answers to heartbeats of cells without attempts."""
+
 FORGET_SECONDS = 5.0
 """Minimum interval between reloads of keys after a bad MAC."""
 
@@ -53,8 +56,9 @@ FORGET_SECONDS = 5.0
 class Inbox:
     """Applies raw messages. Heartbeats are answered in groups, every `sync_seconds`.
 
-    A batch of heartbeats alone uses no statement until they are answered. `timer`: the time in
-    seconds that separates groups; by default that of the control plane's clock.
+    A group of cells without attempts waits longer, for more of them: each group takes four
+    statements. A batch of heartbeats alone uses no statement until they are answered. `timer`:
+    the time in seconds that separates groups; by default that of the control plane's clock.
     """
 
     def __init__(self, *, sync_seconds: float, timer: Callable[[], float] | None = None) -> None:
@@ -149,7 +153,10 @@ class Inbox:
     def _is_time_to_answer(self) -> bool:
         seconds, last = self._timer(), self._synced_at
         # If the clock was set back, cells must not wait until it has caught up.
-        if last is not None and abs(seconds - last) < self._sync_seconds:
+        interval = self._sync_seconds
+        if all(beat.is_idle for beat in self._beats.values()):
+            interval *= IDLE_INTERVALS
+        if last is not None and abs(seconds - last) < interval:
             return False
         self._synced_at = seconds
         return True

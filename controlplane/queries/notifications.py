@@ -131,10 +131,9 @@ def has_open_message(rule_id: int) -> bool:
 
 def is_any_due(now: datetime) -> bool:
     """Return whether the tick has work: a rule, or a message such as that of a test."""
-    return (
-        NotificationRule.objects.filter(is_enabled=True).exists()
-        or NotificationMessage.objects.filter(ended_at=None, due_at__lte=now).exists()
-    )
+    rules = NotificationRule.objects.filter(is_enabled=True)
+    messages = NotificationMessage.objects.filter(ended_at=None, due_at__lte=now)
+    return rules.values("pk").union(messages.values("pk"), all=True).exists()
 
 
 def load_ended_jobs(job_ids: Sequence[int]) -> list[EndedJob]:

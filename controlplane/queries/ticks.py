@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from controlplane.queries.sql import first_row, rows, scalar
+from controlplane.queries.sql import rows, scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,20 @@ class TickFacts:
         return max(0.0, (now - planned).total_seconds())
 
 
-def load_tick(name: str) -> TickFacts:
-    """The tick's last run; one that never ran has all defaults."""
+def load_ticks(*names: str) -> list[TickFacts]:
+    """Return the last run of each tick; one that never ran has all defaults."""
     statement = """
-        SELECT mark, started_at, finished_at, covered_at, hold_until FROM controlplane_tickstate
-        WHERE name = %s
+        SELECT name, mark, started_at, finished_at, covered_at, hold_until
+        FROM controlplane_tickstate WHERE name = ANY(%s)
         """
-    found = first_row(statement, [name])
-    return TickFacts(**found._asdict()) if found else TickFacts()
+    found = {name: TickFacts(*facts) for name, *facts in rows(statement, [list(names)])}
+    return [found.get(name, TickFacts()) for name in names]
+
+
+def load_tick(name: str) -> TickFacts:
+    """Return the last run of the tick, as `load_ticks` does."""
+    (found,) = load_ticks(name)
+    return found
 
 
 def load_probe_time() -> datetime | None:

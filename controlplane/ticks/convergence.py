@@ -1,5 +1,6 @@
 """The convergence tick: handle stuck, lost and overdue work, rule by rule, in bounded pages."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import structlog
@@ -7,7 +8,7 @@ from celery import Task, shared_task
 from django.conf import settings
 
 from controlplane import clock
-from controlplane.commands.cells.probes import find_deaf_since, send_probes
+from controlplane.commands.cells.probes import is_deaf, send_probes
 from controlplane.commands.convergence.cells import count_silence
 from controlplane.commands.convergence.rules import RULES
 from controlplane.commands.convergence.runner import Memory, RuleRunner
@@ -17,7 +18,7 @@ from controlplane.commands.state.tick_runs import claim_turn, note_hold, note_ru
 from controlplane.domain.convergence.policy import Policy
 from controlplane.outbox.wakes import take_wake
 from controlplane.queries.policy import load_policy
-from controlplane.queries.ticks import TickFacts, load_silence, load_tick
+from controlplane.queries.ticks import TickFacts, load_silence, load_ticks
 
 NAME = "convergence"
 
@@ -50,19 +51,18 @@ def run(*, woken: bool = False, memory: Memory | None = None) -> dict[str, int]:
         runner = RuleRunner([rule for rule in RULES if rule.on_wake], now, policy, memory=memory)
         runner.run()
         return dict(runner.counts)
-    tick = load_tick(NAME)
+    tick, placement, callbacks = load_ticks(NAME, "placement", "callbacks")
     if not claim_turn(NAME, now=now, interval=policy.interval):
         return {}
-    send_probes(now=now)
-    hold_until = _hold_until(tick, memory.alerts, now, policy)
+    delivered = send_probes(now=now)
+    hold_until = _hold_until(tick, delivered, memory.alerts, now, policy)
     # Less than two heartbeat intervals without a message is normal jitter.
     silent_since = now - timedelta(seconds=2 * settings.CELLRUN.heartbeat_seconds)
-    placement = load_tick("placement")
     rules = [rule for rule in RULES if hold_until is None or not rule.waits]
     runner = RuleRunner(rules, now, policy, placement.covered_at, memory)
     runner.guard("silence", lambda: count_silence(now=now, silent_since=silent_since))
     runner.guard("free_space", lambda: watch_free_space(memory.alerts, now=now))
-    runner.guard("watch", lambda: _watch_others(placement, memory.alerts, now))
+    runner.guard("watch", lambda: _watch_others(placement, callbacks, memory.alerts, now))
     runner.run()
     # After the rules: cells that they declared LOST have their own alerts.
     runner.guard("cells", lambda: _watch_cells(memory.alerts, now))
@@ -79,9 +79,11 @@ def run(*, woken: bool = False, memory: Memory | None = None) -> dict[str, int]:
     return dict(runner.counts)
 
 
-def _watch_others(placement: TickFacts, alerts: TickAlerts, now: datetime) -> None:
+def _watch_others(
+    placement: TickFacts, callbacks: TickFacts, alerts: TickAlerts, now: datetime
+) -> None:
     alerts.watch_tick("placement", placement, now=now)
-    alerts.watch_tick("callbacks", load_tick("callbacks"), now=now)
+    alerts.watch_tick("callbacks", callbacks, now=now)
 
 
 def _watch_cells(alerts: TickAlerts, now: datetime) -> None:
@@ -90,13 +92,17 @@ def _watch_cells(alerts: TickAlerts, now: datetime) -> None:
 
 
 def _hold_until(
-    tick: TickFacts, alerts: TickAlerts, now: datetime, policy: Policy
+    tick: TickFacts,
+    delivered: Sequence[datetime | None],
+    alerts: TickAlerts,
+    now: datetime,
+    policy: Policy,
 ) -> datetime | None:
     """Return until when some rules wait after a gap of the control plane; None without a gap."""
     gap = timedelta(seconds=policy.gap_intervals * policy.interval)
     # A clock that was set forward or back is a gap of unknown length.
     was_away = tick.finished_at is None or abs(now - tick.finished_at) > gap
-    if was_away or find_deaf_since(now=now, patience=gap):
+    if was_away or is_deaf(delivered, now=now, patience=gap):
         log.warning("rules_wait_after_gap", away=was_away)
         hold_until = now + timedelta(seconds=policy.lease)
         note_hold(NAME, started_at=now, hold_until=hold_until)

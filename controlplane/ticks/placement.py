@@ -18,8 +18,7 @@ from controlplane.commands.placement.waiting import clear_nominations
 from controlplane.commands.state.tick_runs import leave_mark, note_coverage, note_run
 from controlplane.outbox.wakes import take_wake
 from controlplane.queries.placement.snapshot import (
-    is_anything_pending,
-    is_anything_placeable,
+    find_pending,
     load_waiting_shapes,
 )
 from controlplane.queries.ticks import load_tick
@@ -67,11 +66,12 @@ def tick(idleness: Idleness, *, woken: bool, timer: Callable[[], float]) -> None
 def run(*, woken: bool = True) -> bool:
     """Place tasks in up to 50 passes; return whether any task waits or waited."""
     started_at = clock.now()
-    if not is_anything_placeable(started_at):
+    pending = find_pending(started_at)
+    if not pending.placeable:
         if not woken:
             # Every batch of reports may send a needless wake: only periodic ticks are recorded.
             _note(started_at, placed=0)
-        return is_anything_pending()
+        return pending.any
     if not woken and _is_recent(started_at):
         return True
     placed, uncovered = 0, frozenset[int]()

@@ -46,3 +46,10 @@ def foreign_page(url: str, **options: Any) -> Iterator[tuple[Page, list[str]]]:
     """Yield a page of a browser on a server of other processes, and what its console prints."""
     with started_browser() as browser:
         yield new_page(browser, url, **options)
+
+
+def scroll_width(page: Page) -> int:
+    """Return the width of the loaded page with what is outside of the window."""
+    page.wait_for_load_state()
+    width: int = page.locator("html").evaluate("html => html.scrollWidth")
+    return width

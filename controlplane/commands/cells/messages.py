@@ -57,6 +57,11 @@ class Beat:
     unfit: str = ""
     clock_ahead: float | None = None
 
+    @property
+    def is_idle(self) -> bool:
+        """Return whether the cell has no attempts and no complaint."""
+        return not self.held and not self.unfit
+
 
 def record_registration(
     address: CellAddress, register: Register, *, seq: int, is_supported: bool, now: datetime
@@ -152,16 +157,16 @@ def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
     """
     latest = {beat.address: beat for beat in beats}
     cell_ids = sorted({address.cell_id for address in latest})
-    with transaction.atomic():
-        valid = load_valid_keys(cell_ids)
-        latest = {
-            address: beat
-            for address, beat in latest.items()
-            if address.key in valid.get(address.cell_id, ())
-        }
-        returned = _renew_leases(list(latest.values()), now)
-        standings = load_standings(cell_ids)
-        wanted, grown = load_wanted(cell_ids)
+    valid = load_valid_keys(cell_ids)
+    latest = {
+        address: beat
+        for address, beat in latest.items()
+        if address.key in valid.get(address.cell_id, ())
+    }
+    # Reads after the renewal: a cell whose lease had expired before is LOST in what they return.
+    returned = _renew_leases(list(latest.values()), now)
+    standings = load_standings(cell_ids)
+    wanted, grown = load_wanted(cell_ids)
     answers: dict[CellAddress, SyncResponse] = {}
     for address, beat in latest.items():
         standing = standings.get(address.cell_id)

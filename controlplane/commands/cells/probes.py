@@ -8,16 +8,17 @@ from controlplane.contract.wire.queues import INBOX_QUEUES
 from controlplane.domain.cells.probes import Probe
 from controlplane.outbox import transport
 from controlplane.queries.cells.keys import write_probe
-from controlplane.queries.sql import execute, scalar
+from controlplane.queries.sql import execute, rows
 
 
-def send_probes(*, now: datetime) -> None:
-    """Send one probe through each shard."""
-    execute(
+def send_probes(*, now: datetime) -> list[datetime | None]:
+    """Send one probe through each shard; return up to when each has delivered."""
+    found = rows(
         """
         INSERT INTO controlplane_inboxprobe (shard, sent_at)
         SELECT n, %(now)s FROM generate_series(0, %(last)s) AS n ORDER BY n
         ON CONFLICT (shard) DO UPDATE SET sent_at = EXCLUDED.sent_at
+        RETURNING delivered_until
         """,
         {"now": now, "last": len(INBOX_QUEUES) - 1},
     )
@@ -27,6 +28,7 @@ def send_probes(*, now: datetime) -> None:
             for shard, queue in enumerate(INBOX_QUEUES)
         ]
     )
+    return [delivered_until for (delivered_until,) in found]
 
 
 def record_probes(probes: Iterable[Probe], *, now: datetime) -> None:
@@ -56,14 +58,9 @@ def record_probes(probes: Iterable[Probe], *, now: datetime) -> None:
     )
 
 
-def find_deaf_since(*, now: datetime, patience: timedelta) -> bool:
+def is_deaf(delivered: Iterable[datetime | None], *, now: datetime, patience: timedelta) -> bool:
     """Return whether some shard has not delivered what was sent longer than `patience` ago.
 
     A time in the future, from before the clock was set back, does not count.
     """
-    statement = """
-        SELECT count(*) FROM controlplane_inboxprobe
-        WHERE delivered_until > %s AND delivered_until <= %s
-        """
-    returned = scalar(statement, [now - patience, now + patience])
-    return bool(returned < len(INBOX_QUEUES))
+    return any(until is None or not -patience <= now - until < patience for until in delivered)

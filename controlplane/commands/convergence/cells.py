@@ -41,29 +41,22 @@ def count_silence(*, now: datetime, silent_since: datetime) -> None:
     """
     execute(
         """
-        WITH ahead AS MATERIALIZED (
-            SELECT l.cell_id FROM controlplane_celllease l WHERE l.last_message_at > %(ahead)s
-            ORDER BY l.cell_id FOR NO KEY UPDATE
-        )
-        UPDATE controlplane_celllease l
-        SET last_message_at = %(now)s, expires_at = %(now)s + (l.expires_at - l.last_message_at)
-        FROM ahead WHERE l.cell_id = ahead.cell_id
-        """,
-        # The margin excludes heartbeats received since the tick began.
-        {"now": now, "ahead": now + (now - silent_since)},
-    )
-    execute(
-        """
-        WITH silent AS MATERIALIZED (
-            SELECT l.cell_id FROM controlplane_celllease l
-            JOIN controlplane_cell c ON c.id = l.cell_id
-            WHERE l.last_message_at <= %s AND c.state <> 'LOST'
+        WITH found AS MATERIALIZED (
+            SELECT l.cell_id, l.last_message_at > %(ahead)s AS is_ahead
+            FROM controlplane_celllease l JOIN controlplane_cell c ON c.id = l.cell_id
+            WHERE l.last_message_at > %(ahead)s
+               OR (l.last_message_at <= %(since)s AND c.state <> 'LOST')
             ORDER BY l.cell_id FOR NO KEY UPDATE OF l
         )
-        UPDATE controlplane_celllease l SET silent_ticks = l.silent_ticks + 1
-        FROM silent WHERE l.cell_id = silent.cell_id
+        UPDATE controlplane_celllease l SET
+            silent_ticks = CASE WHEN is_ahead THEN l.silent_ticks ELSE l.silent_ticks + 1 END,
+            last_message_at = CASE WHEN is_ahead THEN %(now)s ELSE l.last_message_at END,
+            expires_at = CASE WHEN is_ahead THEN %(now)s + (l.expires_at - l.last_message_at)
+                              ELSE l.expires_at END
+        FROM found WHERE l.cell_id = found.cell_id
         """,
-        [silent_since],
+        # The margin excludes heartbeats received since the tick began.
+        {"now": now, "ahead": now + (now - silent_since), "since": silent_since},
     )
 
 

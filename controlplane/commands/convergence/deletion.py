@@ -44,7 +44,8 @@ def delete_expired_jobs(context: RuleContext) -> Mapping[str, int]:
 
 def purge(context: RuleContext) -> Mapping[str, int]:
     """Rows and files of deleted jobs."""
-    done = purge_deleted(timer())  # without any, too: files may be left of earlier ones
+    # Without deleted jobs, too: files may be left of earlier ones.
+    done = purge_deleted(timer(), has_jobs="deleted_jobs" in context.due)
     _report_files(context, done)
     _go_on_unless(done.is_done)
     return {"purged": done.jobs}

@@ -106,8 +106,9 @@ def _count_next_changes(context: RuleContext) -> Mapping[int, PoolChanges]:
     execute("SELECT 1 FROM controlplane_walk WHERE name = %s FOR NO KEY UPDATE", [NAME])
     end, cursor = load_history_end(), load_cursor(NAME).after
     after, before = map(int, cursor.split(":")) if cursor else (end, end)
-    until = limit_range(after, before, MAX_CHANGES)
-    changes = count_changes(after, until)
+    is_idle = after == before
+    until = before if is_idle else limit_range(after, before, MAX_CHANGES)
+    changes = {} if is_idle else count_changes(after, until)
     # The newest rows may have been deleted.
     save_cursor(NAME, after=f"{until}:{max(end, before)}", now=context.now)
     return changes

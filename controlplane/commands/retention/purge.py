@@ -41,10 +41,14 @@ class PurgeResult:
     fault: OSError | None = None
 
 
-def purge_deleted(is_over: Callable[[], bool]) -> PurgeResult:
-    """Remove rows and files of deleted jobs until `is_over()`."""
+def purge_deleted(is_over: Callable[[], bool], *, has_jobs: bool = True) -> PurgeResult:
+    """Remove rows and files of deleted jobs until `is_over()`.
+
+    `has_jobs`: False if there are only files of jobs whose rows are gone.
+    """
     done = PurgeResult()
-    done.is_done = _purge_pages(done, is_over)
+    if has_jobs:
+        done.is_done = _purge_pages(done, is_over)
     left = current_store().delete_discarded(is_over)
     done.is_done &= not left.anything or left.fault is not None
     done.fault = done.fault or left.fault

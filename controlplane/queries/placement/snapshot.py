@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.constraints import Constraint
@@ -116,24 +116,22 @@ def _amounts(found: Mapping[str, Any]) -> dict[str, int]:
     return {name: amount for name, amount in amounts.items() if amount}
 
 
-def is_anything_placeable(now: datetime) -> bool:
-    """Return whether `load_waiting_shapes` finds a shape: the only statement of an idle tick."""
-    statement = f"""
-        SELECT EXISTS (
-            SELECT 1 FROM controlplane_task WHERE state = {S.PENDING:d} AND NOT attempt_open
-            AND NOT cache_blocked AND (not_before IS NULL OR not_before <= %s))
-        """
-    return bool(scalar(statement, [now]))
+class WaitingTasks(NamedTuple):
+    """Whether some task waits, and whether `load_waiting_shapes` finds one that may be placed."""
+
+    any: bool
+    placeable: bool
 
 
-def is_anything_pending() -> bool:
-    """Return whether some task waits, even if it may not be placed now."""
-    statement = f"""
-        SELECT EXISTS (
-            SELECT 1 FROM controlplane_task
-            WHERE state = {S.PENDING:d} AND NOT attempt_open AND NOT cache_blocked)
+def find_pending(now: datetime) -> WaitingTasks:
+    """Return what waits, with the only statement of an idle tick besides the record of its run."""
+    waiting = f"""
+        SELECT 1 FROM controlplane_task
+        WHERE state = {S.PENDING:d} AND NOT attempt_open AND NOT cache_blocked
         """
-    return bool(scalar(statement))
+    placeable = f"{waiting} AND (not_before IS NULL OR not_before <= %s)"
+    statement = f"SELECT EXISTS ({waiting}), EXISTS ({placeable})"
+    return WaitingTasks(*rows(statement, [now])[0])
 
 
 def load_policy(pool_id: int) -> tuple[str, PoolPolicy]:

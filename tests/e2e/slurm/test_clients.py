@@ -23,6 +23,7 @@ pytestmark = pytest.mark.stack
 
 HERE = Path(__file__).parent
 PARTS = 48
+FEWER_PARTS = 16
 SECONDS = 900
 """A job of Snakemake starts Snakemake twice, which takes seconds on a busy machine."""
 
@@ -165,7 +166,7 @@ def test_snakemake_with_the_plugin_for_slurm_is_killed_and_resumed(
     clients: Path, environment: Mapping[str, str], folder: Path
 ) -> None:
     snakemake = [str(clients / "snakemake"), "--jobs", "8", *SLURM]
-    kill_in_the_middle(snakemake, folder, environment)
+    kill_in_the_middle(snakemake, folder, environment, PARTS)
     # This plugin forgets what it had submitted: those jobs would run beside the resumed ones.
     run(["scancel", "--me"], folder, environment)
     wait_until(
@@ -174,37 +175,52 @@ def test_snakemake_with_the_plugin_for_slurm_is_killed_and_resumed(
         what="no job of the killed workflow is open",
     )
 
-    resume_and_check(snakemake, folder, environment)
+    resume_and_check(snakemake, folder, environment, PARTS)
 
 
+@pytest.mark.parametrize("parts", [FEWER_PARTS, pytest.param(PARTS, marks=pytest.mark.soak)])
 def test_snakemake_with_three_commands_is_killed_and_resumed(
-    clients: Path, environment: Mapping[str, str], folder: Path
+    clients: Path, environment: Mapping[str, str], folder: Path, parts: int
 ) -> None:
     snakemake = [str(clients / "snakemake"), "--jobs", "8", *GENERIC]
-    kill_in_the_middle(snakemake, folder, environment)
+    kill_in_the_middle(snakemake, folder, environment, parts)
 
     # Its jobs continue, and the resumed workflow waits for them by their ids.
-    resume_and_check(snakemake, folder, environment)
+    resume_and_check(snakemake, folder, environment, parts)
 
 
-def resume_and_check(command: list[str], folder: Path, environment: Mapping[str, str]) -> None:
+def resume_and_check(
+    command: list[str], folder: Path, environment: Mapping[str, str], parts: int
+) -> None:
     """Resume a killed workflow: all its parts are there, and none that was finished ran again."""
     finished = finished_parts(folder)
     before = len(runs_of(folder))
     run([command[0], "--unlock"], folder, environment)
 
-    run([*command, "--rerun-incomplete"], folder, environment)
+    run([*command, "--rerun-incomplete", *of_parts(parts)], folder, environment)
 
-    assert (folder / "total.txt").read_text().strip() == str(sum(range(PARTS)))
-    assert set(runs_of(folder)) == {str(number) for number in range(PARTS)}
+    assert (folder / "total.txt").read_text().strip() == str(sum(range(parts)))
+    assert set(runs_of(folder)) == {str(number) for number in range(parts)}
     assert not finished & set(runs_of(folder)[before:]), "a finished part ran again"
 
 
-def kill_in_the_middle(command: list[str], folder: Path, environment: Mapping[str, str]) -> None:
+def of_parts(parts: int) -> list[str]:
+    """Return the options for a workflow of so many parts."""
+    return ["--config", f"parts={parts}"]
+
+
+def kill_in_the_middle(
+    command: list[str], folder: Path, environment: Mapping[str, str], parts: int
+) -> None:
     """Run a workflow, and kill it with -9 once it has recorded some parts, but not all."""
     with (folder / "first.log").open("wb") as log:
         process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
+            [*command, *of_parts(parts)],
+            cwd=folder,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
 
     def is_in_the_middle() -> bool:
@@ -216,7 +232,7 @@ def kill_in_the_middle(command: list[str], folder: Path, environment: Mapping[st
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    assert len(finished_parts(folder)) < PARTS
+    assert len(finished_parts(folder)) < parts
 
 
 def finished_parts(folder: Path) -> set[str]:

@@ -11,7 +11,7 @@ from controlplane.domain.roles import Role
 from controlplane.limits.buckets import Buckets
 from controlplane.models import Domain, Project
 from tests.harness.browser import opened_page
-from tests.harness.chromium import PHONE
+from tests.harness.chromium import PHONE, scroll_width
 from tests.harness.members import admit
 from tests.integration.admin.test_login import PASSWORD
 from tests.integration.admin.test_login_in_browser import Visit
@@ -36,7 +36,7 @@ def visit(live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 def check_width(visit: Visit) -> None:
     """Check that the page needs no horizontal scrolling."""
-    assert visit.page.evaluate("document.documentElement.scrollWidth") <= WIDTH
+    assert scroll_width(visit.page) <= WIDTH
 
 
 def status_with(visit: Visit, token: str) -> int:

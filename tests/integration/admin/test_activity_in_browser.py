@@ -9,7 +9,7 @@ from controlplane import clock
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Job, Transition
 from tests.harness.browser import signed_in_page
-from tests.harness.chromium import DESKTOP, PHONE
+from tests.harness.chromium import DESKTOP, PHONE, scroll_width
 from tests.integration.admin.rows import make_installation
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.browser]
@@ -44,5 +44,5 @@ def test_new_changes_appear_and_the_filter_is_in_the_address(
         note("exit_status", to_state=S.FAILED)
         kinds.get_by_role("link", name="failed", exact=True).click()
         expect(newest).to_contain_text("non-zero exit status")
-        assert page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
+        assert scroll_width(page) == viewport["width"]
     assert complaints == []

@@ -10,7 +10,7 @@ from controlplane.commands.bulk import run_bulk_page
 from controlplane.contract.states import TaskState as S
 from controlplane.models import BulkOperation, Job, Pool, Project
 from tests.harness.browser import signed_in_page
-from tests.harness.chromium import DESKTOP, PHONE
+from tests.harness.chromium import DESKTOP, PHONE, scroll_width
 from tests.integration.admin.rows import make_installation, make_job
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.browser]
@@ -36,14 +36,14 @@ def test_jobs_are_counted_cancelled_and_the_progress_follows(
         page.get_by_role("button", name="Count jobs").click()
         expect(page.get_by_role("heading", name="3 jobs to cancel")).to_be_visible()
         assert "name=sweep" in page.url
-        assert page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
+        assert scroll_width(page) == viewport["width"]
         page.get_by_label("reason").fill("wrong image")
         page.get_by_role("button", name="Start: cancel 3 jobs").click()
         progress = page.locator("#live .cellrun-facts")
         expect(progress).to_contain_text("0 of 3")
         run_bulk_page(BulkOperation.objects.get().pk, now=clock.now(), is_over=lambda: False)
         expect(progress).to_contain_text("3 of 3", timeout=30_000)
-        assert page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
+        assert scroll_width(page) == viewport["width"]
         page.goto("/admin/controlplane/bulkoperation/")
         expect(page.get_by_role("link", name="wrong image")).to_be_visible()
     assert complaints == []

@@ -12,7 +12,7 @@ from controlplane import clock
 from controlplane.contract.states import TaskState
 from controlplane.models import Alert, Attempt, Cell, CellSample, Transition
 from tests.harness.browser import signed_in_page
-from tests.harness.chromium import PHONE
+from tests.harness.chromium import PHONE, scroll_width
 from tests.integration.admin.rows import make_installation
 from tests.integration.admin.test_live_in_browser import wait_for_polls
 from tests.integration.admin.test_overview_in_browser import PIXELS
@@ -111,4 +111,4 @@ def test_resources_are_drawn_again_after_a_refresh(page: Page) -> None:
 
 def test_the_page_of_a_cell_fits_a_phone(page: Page) -> None:
     page.set_viewport_size(PHONE)  # type: ignore[arg-type]
-    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    assert scroll_width(page) == PHONE["width"]

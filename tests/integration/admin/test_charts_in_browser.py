@@ -12,7 +12,7 @@ from controlplane.admin.live import POLL_SECONDS
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Job, Task, Transition
 from tests.harness.browser import signed_in_page
-from tests.harness.chromium import PHONE
+from tests.harness.chromium import PHONE, scroll_width
 from tests.integration.admin.rows import make_installation
 from tests.integration.admin.test_job_tasks import job_of
 from tests.integration.admin.test_pages import address_of
@@ -65,7 +65,7 @@ def test_ten_thousand_tasks_fit_a_telephone(live_server: LiveServer) -> None:
         assert box is not None
         assert box["x"] + box["width"] <= PHONE["width"]
         assert box["height"] < 1000
-        assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+        assert scroll_width(page) == PHONE["width"]
     assert complaints == []
 
 

@@ -12,7 +12,7 @@ from controlplane import clock
 from controlplane.domain.convergence.latencies import BOUNDS
 from controlplane.models import Pool, PoolSample
 from tests.harness.browser import signed_in_page
-from tests.harness.chromium import PHONE
+from tests.harness.chromium import PHONE, scroll_width
 from tests.integration.admin.rows import make_installation
 from tests.integration.admin.test_live_in_browser import cancel, open_job, wait_for_polls
 
@@ -126,7 +126,7 @@ def test_lines_have_other_colours_in_the_dark_theme(page: Page) -> None:
 
 def test_the_overview_fits_a_phone(page: Page) -> None:
     page.set_viewport_size(PHONE)  # type: ignore[arg-type]
-    width = page.evaluate("document.documentElement.scrollWidth")
+    width = scroll_width(page)
     assert width == PHONE["width"]
     for chart in page.locator("canvas[data-values]").all():
         box = chart.bounding_box()

@@ -26,7 +26,7 @@ from controlplane.models import (
     Task,
 )
 from tests.harness.browser import signed_in_page
-from tests.harness.chromium import DESKTOP, PHONE
+from tests.harness.chromium import DESKTOP, PHONE, scroll_width
 from tests.integration.admin.rows import make_installation
 from tests.integration.admin.test_pages import address_of
 
@@ -96,7 +96,7 @@ def test_main_pages_fit_a_phone(page: Page) -> None:
         answer = page.goto(address)
         assert answer is not None
         assert answer.ok, address
-        width = page.evaluate("document.documentElement.scrollWidth")
+        width = scroll_width(page)
         if width > PHONE["width"]:
             wide[name] = (width, page.evaluate(_WIDE))
     assert wide == {}
@@ -109,7 +109,7 @@ def test_pages_that_become_narrower_fit_a_phone(page: Page) -> None:
         page.set_viewport_size(DESKTOP)  # type: ignore[arg-type]
         page.goto(addresses()[name])
         page.set_viewport_size(PHONE)  # type: ignore[arg-type]
-        width = page.evaluate("document.documentElement.scrollWidth")
+        width = scroll_width(page)
         if width > PHONE["width"]:
             wide[name] = (width, page.evaluate(_WIDE))
     assert wide == {}
@@ -127,4 +127,4 @@ def test_the_palette_fits_a_phone(page: Page) -> None:
     assert box is not None
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= PHONE["width"]
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert scroll_width(page) <= PHONE["width"]

@@ -11,7 +11,7 @@ from pytest_django.live_server_helper import LiveServer
 from controlplane import clock
 from controlplane.models import Domain, Pool, PoolSample, Project, UsageTotal
 from tests.harness.browser import signed_in_page
-from tests.harness.chromium import DESKTOP, PHONE
+from tests.harness.chromium import DESKTOP, PHONE, scroll_width
 from tests.integration.admin.rows import make_installation
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.browser]
@@ -71,7 +71,7 @@ def test_waste_is_ranked_by_month_and_grouping_and_can_be_downloaded(
         assert part["width"] == pytest.approx(whole["width"] / 10, abs=2)
         for address in ("?by=job", "?by=project", "?by=user", "?by=month"):
             page.goto(f"/admin/controlplane/job/usage/{address}")
-            assert page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
+            assert scroll_width(page) == viewport["width"]
         page.goto("/admin/controlplane/job/usage/?by=job")
         with page.expect_download() as download:
             page.get_by_role("link", name="Download CSV").click()

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from controlplane import clock
 from controlplane.api.operators import health
 from controlplane.commands.cells import floods
-from controlplane.contract.messages.reports import AttemptReport, Heartbeat, Register
+from controlplane.contract.messages.reports import AttemptReport, Heartbeat, HeldAttempt, Register
 from controlplane.contract.states import TaskState as S
 from controlplane.contract.wire import envelope, keys
 from controlplane.contract.wire.queues import inbox_queue
@@ -218,7 +218,7 @@ def test_waiting_heartbeats_are_applied_before_the_rest_of_a_batch(loop: Loop) -
     timer.now += 1.0
     inbox.apply([seal(waiting, BEAT)])
     assert heartbeat_seq(waiting) < waiting.seq
-    timer.now += 5.0
+    timer.now += 15.0
     queries = statements(inbox, seal(other, Register(other.capacity).body()))
     assert heartbeat_seq(waiting) == waiting.seq
     [renewed] = [
@@ -226,6 +226,26 @@ def test_waiting_heartbeats_are_applied_before_the_rest_of_a_batch(loop: Loop) -
     ]
     [opened] = [n for n, text in enumerate(queries) if "INSERT INTO controlplane_celllease" in text]
     assert renewed < opened
+
+
+def test_idle_cells_are_answered_in_larger_groups(loop: Loop) -> None:
+    timer, idle, busy = Seconds(), loop.cell("idle"), loop.cell("busy")
+    held = (HeldAttempt(UID, S.RUNNING),)
+    inbox = Inbox(sync_seconds=1.0, timer=timer)
+    inbox.apply([seal(idle, BEAT)])
+    inbox.apply([seal(idle, BEAT)])
+    timer.now += 2.9
+    inbox.apply([])
+    assert heartbeat_seq(idle) < idle.seq
+    timer.now += 0.1
+    inbox.apply([])
+    assert heartbeat_seq(idle) == idle.seq
+    timer.now += 1.0
+    inbox.apply([seal(idle, BEAT)])
+    assert heartbeat_seq(idle) < idle.seq
+    inbox.apply([seal(busy, Heartbeat(held).body())])
+    assert heartbeat_seq(idle) == idle.seq, "one cell with work ends the wait of all"
+    assert heartbeat_seq(busy) == busy.seq
 
 
 def test_probe_counts_as_returned_only_after_the_heartbeats_before_it(loop: Loop) -> None:
@@ -239,7 +259,7 @@ def test_probe_counts_as_returned_only_after_the_heartbeats_before_it(loop: Loop
     inbox.apply([write_probe(0, sent_at=clock.now())])
     assert heartbeat_seq(cell) < cell.seq
     assert InboxProbe.objects.get().delivered_until is None
-    timer.now += 5.0
+    timer.now += 15.0
     inbox.apply([])
     assert heartbeat_seq(cell) == cell.seq
     assert InboxProbe.objects.get().delivered_until is not None
@@ -253,7 +273,7 @@ def test_probe_is_lost_with_the_heartbeats_before_it(
     inbox = Inbox(sync_seconds=5.0, timer=timer)
     inbox.apply([seal(cell, BEAT)])
     inbox.apply([seal(cell, BEAT), write_probe(0, sent_at=clock.now())])
-    timer.now += 5.0
+    timer.now += 15.0
     with monkeypatch.context() as patch:
         patch.setattr(batches, "answer_heartbeats", refuse)
         with pytest.raises(OperationalError):

@@ -159,8 +159,9 @@ def test_deadlock_is_retried_and_counted(loop: Loop) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    assert retried["40P01"] == 1
-    assert len(tries) == 3
+    # The transaction that tries again may lock its row before the other one wakes up, once more.
+    assert 1 <= retried["40P01"] <= 2
+    assert len(tries) == 2 + retried["40P01"]
 
 
 def test_writes_after_a_lock_wait_are_not_older_than_existing_rows(loop: Loop) -> None:

@@ -1,0 +1,1 @@
+"""Django's backend of PostgreSQL, with cheaper checks of connections."""
