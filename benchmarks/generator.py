@@ -8,7 +8,7 @@ import itertools
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import linear_regression
 from typing import Any
@@ -263,13 +263,18 @@ def measure(connection: Connection, load: Load, trace: Trace) -> dict[str, Any]:
             [second, quantile(sorted(of_it), 0.5), quantile(sorted(of_it), 0.99)]
             for second, of_it in sorted(by_second.items())
         ],
-        "ended_by_second": [[second, count] for second, count in sorted(ends.items())],
+        "ended_by_second": list_seconds(ends),
         "backlog": [list(sample) for sample in trace.backlog],
         "backlog_growth": find_growth(trace.backlog) / load.tasks_per_second,
         "refused_requests": trace.refused,
         "latest_request_seconds": trace.latest_request_seconds,
         "drain_seconds": trace.drain_seconds,
     }
+
+
+def list_seconds(counts: Mapping[int, int]) -> list[tuple[int, int]]:
+    """Return the count of each second from the first on, also of those without one."""
+    return [(second, counts.get(second, 0)) for second in range(max(counts, default=-1) + 1)]
 
 
 def find_growth(backlog: Sequence[tuple[float, int]]) -> float:

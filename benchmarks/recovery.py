@@ -9,7 +9,15 @@ from typing import Any
 import psycopg
 
 from benchmarks.description import Curve, Description, Figures, Options, Points, at_most
-from benchmarks.generator import GUID_PREFIX, SETTINGS, Connection, Load, OpenLoop, Trace
+from benchmarks.generator import (
+    GUID_PREFIX,
+    SETTINGS,
+    Connection,
+    Load,
+    OpenLoop,
+    Trace,
+    list_seconds,
+)
 from benchmarks.report import Result, median, others_note
 from benchmarks.stand import CONTROL, FLEET, Stand, Wanted, standing
 from benchmarks.throughput import WARM_UP_TASKS, submit_and_wait
@@ -176,7 +184,7 @@ def _measure(
     ]
     return {
         "events": events,
-        "ended_by_second": sorted(ended.items())[:-1],
+        "ended_by_second": list_seconds(ended)[:-1],
         "lost": load.tasks - succeeded,
         "twice": repeated + (stored - len(jobs)) * load.tasks_each,
         "repeated_requests": trace.refused,

@@ -18,7 +18,7 @@ CELLS = 100
 READERS = 4
 CLEAN, HELD, READ = "clean", "held snapshot", f"{READERS} readers"
 PREFIX = ["log_line_prefix=%a|"]
-HOTTEST, KEPT_STATEMENTS = 5, 30
+HOTTEST, KEPT_STATEMENTS, KEPT_CHARACTERS = 5, 30, 400
 STATEMENT_CHARACTERS = 60
 
 _DURATION = re.compile(
@@ -111,7 +111,10 @@ def _one_run(stand: Stand, load: Load, name: str) -> dict[str, Any]:
         **figures,
         "rate": steady_rate(figures["ended_by_second"], load.seconds),
         "dead": [[table, count] for table, count in dead],
-        "statements": dict(list(statements.items())[:KEPT_STATEMENTS]),
+        "statements": {
+            text[:KEPT_CHARACTERS]: sums
+            for text, sums in list(statements.items())[:KEPT_STATEMENTS]
+        },
     }
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.generator import Load, find_growth
+from benchmarks.generator import Load, find_growth, list_seconds
 from benchmarks.recovery import NEVER, find_recovery
 from benchmarks.snapshots import steady_rate, sum_durations
 
@@ -45,6 +45,11 @@ def test_growth_ignores_the_begin() -> None:
     """A backlog that fills in the first second and stays as it is does not grow."""
     backlog = [(1.0, 0), *((float(second), 500) for second in range(2, 21))]
     assert find_growth(backlog) == pytest.approx(0)
+
+
+def test_seconds_without_an_end_are_listed() -> None:
+    assert list_seconds({3: 7, 1: 5}) == [(0, 0), (1, 5), (2, 0), (3, 7)]
+    assert list_seconds({}) == []
 
 
 def test_rate_counts_seconds_without_an_end() -> None:
