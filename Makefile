@@ -97,9 +97,9 @@ docs: setup ## write the pages and the client's types that follow from the code
 	@DJANGO_SETTINGS_MODULE=tests.lint_settings $(BIN)/python -W ignore manage.py spectacular --file docs/openapi.yaml
 	@$(BIN)/python -m docgen.generate
 
-bench: setup ## print the benchmarks' tables: ONLY=B1,B6 RUNS=3
-	@test "$(ENGINE)" = none || $(STACK) engine
-	@$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS))
+bench: setup ## print the benchmarks' tables: ONLY=B1,B6 RUNS=3 SIZE=tiny, short, full BUDGET=60 RESULTS=folder
+	@$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS)) \
+		$(if $(SIZE),--size $(SIZE)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(RESULTS),--results $(RESULTS))
 
 compare: setup ## report what got slower since a commit: BASE=main~1 CHANGE=HEAD ONLY=B1,B6 ROUNDS=6
 	@test -n "$(BASE)" || { echo "BASE is missing: the commit to compare with"; exit 1; }
@@ -137,6 +137,7 @@ lock: setup ## compile requirements/*.txt from pyproject.toml; UPGRADE=1 takes n
 	compile run pyproject.toml --extra control --extra cell --extra tracing --constraints requirements/dev.txt; \
 	compile cell pyproject.toml --extra cell --constraints requirements/dev.txt; \
 	compile slurm-clients --group slurm-clients; \
+	compile hyperqueue --group hyperqueue; \
 	compile airflow pyproject.toml --extra client --group airflow; \
 	compile prefect pyproject.toml --extra client --group prefect; \
 	echo uv | compile lock -

@@ -1,14 +1,11 @@
-"""CACHE: tasks with a result in the cache; from the submission's commit to that of the success.
-
-Single hits are submitted one each 50 ms into an idle system. Then a job of 10,000 tasks that ran
-before is submitted again. The commits' instants are PostgreSQL's own (`track_commit_timestamp`).
-"""
+"""CACHE: tasks with a result in the cache."""
 
 import time
 from typing import Any
 
 import psycopg
 
+from benchmarks.description import Description, Options, at_most
 from benchmarks.report import Result, median, others_note
 from benchmarks.stand import CONTROL, Stand, Wanted, standing
 from benchmarks.usage import Others, cpu_seconds, spent
@@ -34,40 +31,61 @@ FROM controlplane_transition WHERE job_id = ANY(%s) GROUP BY job_id ORDER BY 1
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
-def run(runs: int) -> Result:
+ABOUT = Description(
+    id="CACHE",
+    title="results of identical tasks",
+    claim="A task with a stored result succeeds in a fraction of a millisecond.",
+    workload=f"A job of {TASKS:,} tasks and one of a single task run once on a fleet of {CELLS}"
+    f" cells; then the same jobs are submitted again, the single one {SINGLE} times at intervals"
+    " of 50 ms.",
+    peer="None.",
+    method="Time from the commit of the submission to the commit of the success"
+    " (`track_commit_timestamp`).",
+    budget_seconds=45,
+    targets=(
+        at_most(3000, "all hits of the large job", lambda it: median(it["whole"]), "ms"),
+        at_most(5, "each of these", lambda it: median(it["whole"]) / it.get("tasks", TASKS), "ms"),
+    ),
+)
+
+
+def run(options: Options) -> Result:
     """Fill the cache, then measure single hits and a job of hits."""
     result = Result(
         "CACHE",
         "results from the cache, commit of the submission to commit of the success",
-        ("", "median", "worst", "at most"),
+        ("", "median", "worst"),
     )
     single: list[float] = []
     whole: list[float] = []
     used: list[dict[str, float]] = []
     busy: list[float] = []
-    options = ["track_commit_timestamp=on"]
+    tasks = options.pick(tiny=100, short=TASKS, full=TASKS)
+    single_hits = options.pick(tiny=5, short=SINGLE, full=SINGLE)
+    timestamps = ["track_commit_timestamp=on"]
     with (
-        standing(Wanted(cells=CELLS, database_options=options)) as stand,
+        standing(Wanted(cells=CELLS, database_options=timestamps)) as stand,
         stand.connect() as connection,
     ):
-        _fill(stand, connection)
-        for _ in range(runs):
+        _fill(stand, connection, tasks)
+        for _ in range(options.runs):
             others = Others(stand.pids)
-            single += _measure(stand, connection, [(1, EVERY_SECONDS)] * SINGLE)
+            single += _measure(stand, connection, [(1, EVERY_SECONDS)] * single_hits)
             before = cpu_seconds(stand.pids)
-            whole += _measure(stand, connection, [(TASKS, 0.0)])
+            whole += _measure(stand, connection, [(tasks, 0.0)])
             used.append(spent(before, cpu_seconds(stand.pids)))
             busy.append(others.cores())
     result.rows += [
-        ("one hit, ms", f"{median(single):.1f}", f"{max(single):.1f}", ""),
-        (f"{TASKS:,} hits of one job, ms", f"{median(whole):.0f}", f"{max(whole):.0f}", "3000"),
-        ("each of these, ms", f"{median(whole) / TASKS:.2f}", f"{max(whole) / TASKS:.2f}", "5"),
+        ("one hit, ms", f"{median(single):.1f}", f"{max(single):.1f}"),
+        (f"{tasks:,} hits of one job, ms", f"{median(whole):.0f}", f"{max(whole):.0f}"),
+        ("each of these, ms", f"{median(whole) / tasks:.2f}", f"{max(whole) / tasks:.2f}"),
     ]
     cpu = {name: median(one[name] for one in used) for name in ("postgres", *CONTROL)}
     spent_by = ", ".join(f"{name} {seconds:.2f}" for name, seconds in cpu.items())
-    result.notes.append(f"Seconds of CPU for {TASKS:,} hits: {spent_by}.")
+    result.notes.append(f"Seconds of CPU for {tasks:,} hits: {spent_by}.")
     result.notes.append(others_note(busy))
-    result.figures = {"single": single, "whole": whole, "cpu": used, "cores_used_by_others": busy}
+    result.figures = {"tasks": tasks, "single": single, "whole": whole, "cpu": used}
+    result.figures["cores_used_by_others"] = busy
     return result
 
 
@@ -82,13 +100,13 @@ def _job(tasks: int) -> dict[str, Any]:
     }
 
 
-def _fill(stand: Stand, connection: Connection) -> None:
+def _fill(stand: Stand, connection: Connection, large: int) -> None:
     """Run both jobs once, until all results are stored."""
-    for tasks in (1, TASKS):
+    for tasks in (1, large):
         stand.post("/api/v1/jobs", _job(tasks))
 
     def is_stored() -> bool:
-        return connection.execute(_STORED).fetchone() == (TASKS + 1,)
+        return connection.execute(_STORED).fetchone() == (large + 1,)
 
     stand.wait_until(is_stored, "all results are stored", seconds=WAIT_SECONDS)
     time.sleep(REST_SECONDS)

@@ -20,10 +20,18 @@ _CELL = f"({_CELLS})[1 + n.task % greatest(cardinality({_CELLS}) - 1, 1)]"
 _STEPS = "SELECT count(*) FROM controlplane_transition WHERE job_id = %s AND task_id IS NOT NULL"
 
 
-def make_old_jobs(stand: Stand, connection: Connection, sizes: Sequence[tuple[int, int]]) -> None:
+def make_old_jobs(
+    stand: Stand,
+    connection: Connection,
+    sizes: Sequence[tuple[int, int]],
+    *,
+    jobs: int = 0,
+    tasks: int = 0,
+) -> None:
     """Make ended jobs that never expire; `sizes`: pairs of a number of jobs and of their tasks.
 
     Ten of their tasks ended each second, on all cells but the newest, which has copies of none.
+    `jobs`, `tasks`: the numbers of copies that exist.
     """
     key = stand.post("/api/v1/jobs", noop_job(1))["id"]
 
@@ -35,8 +43,7 @@ def make_old_jobs(stand: Stand, connection: Connection, sizes: Sequence[tuple[in
 
     stand.wait_until(has_settled, "the first job has settled", seconds=30)
     (steps,) = connection.execute(_STEPS, [key]).fetchone() or (0,)
-    jobs = tasks = 0
-    whole = sum(count * size for count, size in sizes)
+    whole = tasks + sum(count * size for count, size in sizes)
     with connection.transaction():
         for count, size in sizes:
             _copy_jobs(connection, key, steps, jobs, tasks, count, size, whole)

@@ -1,7 +1,4 @@
-"""FUTURES: no-op commands through the Python `Executor`, against jobs of the same tasks (B1).
-
-The rounds alternate on one stand. A process of its own has the futures, for its memory and CPU.
-"""
+"""FUTURES: no-op commands through the Python `Executor`, against jobs of the same tasks (B1)."""
 
 import json
 import os
@@ -13,6 +10,7 @@ from typing import Any
 
 import psycopg
 
+from benchmarks.description import Curve, Description, Figures, Options, Points, at_least, at_most
 from benchmarks.report import Result, median, others_note
 from benchmarks.stand import Stand, Wanted, standing
 from benchmarks.throughput import TASKS_PER_JOB, WARM_UP_TASKS, submit_and_wait
@@ -25,39 +23,79 @@ FEW = 1_000
 SMALL = {"cpu": 0.01, "memory": "16Mi", "disk": "1Mi"}
 
 
-def run(runs: int) -> Result:
-    """Rates of both, and the memory of the client at 1,000, 10,000 and 30,000 futures."""
+def _ratio(figures: Figures) -> float:
+    return median(one["rate"] for one in figures["futures"]) / median(figures["jobs"])
+
+
+def _growth(figures: Figures) -> float:
+    few: float = figures["few"]["memory_mib"]
+    return float(figures["many"]["memory_mib"]) / few
+
+
+def _lines(figures: Figures) -> dict[str, Points]:
+    tasks = figures["tasks"]
+    middle = median(one["rate"] for one in figures["futures"])
+    points = [
+        (tasks / 10, figures["few"]["rate"]),
+        (tasks, middle),
+        (tasks * 3, figures["many"]["rate"]),
+    ]
+    return {"futures": points, "jobs": [(x, median(figures["jobs"])) for x, _ in points]}
+
+
+ABOUT = Description(
+    id="FUTURES",
+    title="commands through the Python executor",
+    claim="Futures of single commands have half the rate of jobs, and memory of the client is"
+    " flat.",
+    workload=f"{FUTURES:,} futures of no-op commands from one program through `Executor` on"
+    f" {CELLS} cells.",
+    peer=f"Two jobs of {TASKS_PER_JOB:,} such tasks (B1) on the same stand.",
+    method="The rounds alternate on one stand. A process of its own has the futures, for its"
+    " memory and CPU. The first futures of a program wait for its stream of events and for the"
+    f" submission, so that {FEW:,} are slower.",
+    budget_seconds=60,
+    targets=(
+        at_least(0.5, "rate / rate of the jobs", _ratio),
+        at_most(1.1, "memory of the client, 30,000 / 1,000 futures", _growth),
+    ),
+    curves=(Curve("rate", "futures", "tasks/s", _lines, is_logarithmic=True),),
+)
+
+
+def run(options: Options) -> Result:
+    """Measure rates of both, and the memory of the client at 1,000, 10,000 and 30,000 futures."""
+    tasks = options.pick(tiny=100, short=FUTURES, full=FUTURES)
     columns = ("", "tasks/s", "of the jobs", "client CPU ms", "client memory MiB")
-    title = f"{FUTURES:,} futures of no-op commands on {CELLS} cells"
+    title = f"{tasks:,} futures of no-op commands on {CELLS} cells"
     result = Result("FUTURES", title, columns)
     jobs: list[float] = []
     found: list[dict[str, float]] = []
     with standing(Wanted(cells=CELLS)) as stand, stand.connect() as connection:
         submit_and_wait(stand, connection, [WARM_UP_TASKS])
         others = Others(stand.pids)
-        few = _in_a_process(stand, FEW, 1)
-        for _ in range(runs):
-            jobs.append(_rate_of_jobs(stand, connection))
-            found.append(_in_a_process(stand, FUTURES, 1))
-        many = _in_a_process(stand, FUTURES, 3)
+        few = _in_a_process(stand, tasks // 10, 1)
+        for _ in range(options.runs):
+            jobs.append(_rate_of_jobs(stand, connection, tasks))
+            found.append(_in_a_process(stand, tasks, 1))
+        many = _in_a_process(stand, tasks, 3)
         cores = others.cores()
     yardstick = median(jobs)
     rate = median(one["rate"] for one in found)
     result.rows = [
-        (f"2 jobs of {TASKS_PER_JOB:,} tasks", f"{yardstick:,.0f}", "1.0", "", ""),
-        (f"{FEW:,} futures", *_cells(few, yardstick)),
+        (f"2 jobs of {tasks:,} tasks", f"{yardstick:,.0f}", "1.0", "", ""),
+        (f"{tasks // 10:,} futures", *_cells(few, yardstick)),
         (
-            f"{FUTURES:,} futures",
+            f"{tasks:,} futures",
             f"{rate:,.0f}",
             f"{rate / yardstick:.2f}",
             f"{median(one['cpu_ms'] for one in found):.3f}",
             f"{median(one['memory_mib'] for one in found):.0f}",
         ),
-        (f"3 times {FUTURES:,} futures", *_cells(many, yardstick)),
+        (f"3 times {tasks:,} futures", *_cells(many, yardstick)),
     ]
-    result.notes.append(f"Futures: {rate / yardstick:.2f} of the rate of jobs (at least 0.5).")
     result.notes.append(others_note([cores]))
-    result.figures = {"jobs": jobs, "futures": found, "few": few, "many": many}
+    result.figures = {"tasks": tasks, "jobs": jobs, "futures": found, "few": few, "many": many}
     return result
 
 
@@ -70,10 +108,12 @@ def _cells(one: dict[str, float], yardstick: float) -> tuple[str, str, str, str]
     )
 
 
-def _rate_of_jobs(stand: Stand, connection: psycopg.Connection[tuple[Any, ...]]) -> float:
-    seconds = submit_and_wait(stand, connection, [TASKS_PER_JOB, TASKS_PER_JOB])
+def _rate_of_jobs(
+    stand: Stand, connection: psycopg.Connection[tuple[Any, ...]], tasks: int
+) -> float:
+    seconds = submit_and_wait(stand, connection, [tasks, tasks])
     time.sleep(2.0)  # what is left over passes
-    return 2 * TASKS_PER_JOB / seconds
+    return 2 * tasks / seconds
 
 
 def _in_a_process(stand: Stand, count: int, rounds: int) -> dict[str, float]:

@@ -1,10 +1,7 @@
-"""The yardstick: HyperQueue as it comes, server and worker on this machine, running `true`.
+"""The peer of B8: HyperQueue as it comes, server and worker on this machine, running `true`.
 
-Client and cluster are two processes.
-
-HyperQueue is not among our requirements: a binary of 30 MB for one figure. It is installed in a
-folder of its own while it is needed, and used from there by a program of its own:
-`python hyperqueue_true.py TASKS` prints tasks/s.
+Client and cluster are two processes. HyperQueue has an environment of its own in `.tools`, with
+requirements/hyperqueue.txt: `python hyperqueue_true.py TASKS` there prints tasks/s and CPU.
 """
 
 import contextlib
@@ -27,29 +24,27 @@ SERVE, READY = "serve", b"ready"
 
 @contextlib.contextmanager
 def installed() -> Iterator[Callable[[int], tuple[float, float]]]:
-    """Installs it from this machine's package index; what is yielded measures so many tasks.
+    """Install it; yield a function that measures so many tasks.
 
     It returns tasks/s, and the CPU time of server, worker and processes together, in ms a task.
     """
-    with tempfile.TemporaryDirectory(prefix="cellrun-hyperqueue-") as folder:
-        install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", folder]
-        install += ["--disable-pip-version-check", "--root-user-action=ignore"]
-        subprocess.run([*install, f"hyperqueue=={VERSION}"], check=True)
-        environment = {**os.environ, "PYTHONPATH": folder}
+    # Imported here: the environment of HyperQueue has no packages of Cellrun.
+    from tests.harness.clients import installed_clients
 
-        def rate(tasks: int) -> tuple[float, float]:
-            done = subprocess.run(
-                [sys.executable, __file__, str(tasks)],
-                env=environment,
-                check=True,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                timeout=RUN_SECONDS,
-            )
-            tasks_per_second, cpu_ms = json.loads(done.stdout.splitlines()[-1])
-            return float(tasks_per_second), float(cpu_ms)
+    python = installed_clients("hyperqueue") / "python"
 
-        yield rate
+    def rate(tasks: int) -> tuple[float, float]:
+        done = subprocess.run(
+            [python, __file__, str(tasks)],
+            check=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            timeout=RUN_SECONDS,
+        )
+        tasks_per_second, cpu_ms = json.loads(done.stdout.splitlines()[-1])
+        return float(tasks_per_second), float(cpu_ms)
+
+    yield rate
 
 
 def measure(tasks: int) -> tuple[float, float]:

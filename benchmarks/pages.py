@@ -1,10 +1,4 @@
-"""PAGES: the operators' pages with a million ended tasks and ten thousand that wait or run.
-
-Every page that links of the admin lead to is requested once, two of each kind and combination of
-filters. Those without filters, and the hundred slowest, are requested ten more times: the time of
-each request as the browser sees it. Then 25 live pages are left open while nothing happens: the CPU
-time of web and database for them.
-"""
+"""PAGES: the operators' pages with a million ended tasks and ten thousand that wait or run."""
 
 import re
 import threading
@@ -25,6 +19,7 @@ from urllib.request import (
 )
 
 from benchmarks.copies import Connection, make_old_jobs
+from benchmarks.description import Description, Figures, Options, at_most
 from benchmarks.report import Result, median, others_note
 from benchmarks.stand import Stand, Wanted, standing
 from benchmarks.usage import Others, cpu_seconds, spent
@@ -39,7 +34,6 @@ MAX_P95_MS = 100
 OPEN_PAGES = 25
 POLL_SECONDS = 4.0
 MINUTE = 60.0
-MAX_CORE_PERCENT = 5
 # Of each kind of page; filters are combined in endless ways.
 EXAMPLES = 2
 MOST_PARAMETERS = 2
@@ -52,25 +46,58 @@ _ETAG = re.compile(r'"If-None-Match": "\\u0022(\w+)\\u0022"')
 _SKIPPED = re.compile(r"logout|/delete/|/add/|/autocomplete/|jsi18n|download|/export|/usage/file/")
 
 
-def run(runs: int) -> Result:
-    """Always one run: each page is requested many times."""
+def _slowest(figures: Figures) -> float:
+    return max(float(page["p95_ms"]) for page in figures["pages"].values())
+
+
+ABOUT = Description(
+    id="PAGES",
+    title="the admin with a million tasks",
+    claim="Each page of the admin appears at once, also with a million tasks.",
+    workload="A million ended tasks (200 jobs of 4,000 and 200,000 of one, copies of one real"
+    " job), 640 that run and 9,560 that wait; the short size has a tenth of the ended tasks.",
+    peer="None.",
+    method="Each page to which links of the admin lead is requested once, two of each kind and"
+    f" combination of filters. Those without filters, and the {REPEATED} slowest, are requested"
+    f" {REQUESTS} more times. Then {OPEN_PAGES} live pages are left open for a minute while"
+    " nothing happens: the CPU of web and database for them. Always one run. The short size"
+    " requests a quarter of the slowest pages, follows one filter, and leaves pages open for 15"
+    " s.",
+    budget_seconds=110,
+    targets=(
+        at_most(MAX_P95_MS, "p95 of the slowest page", _slowest, "ms"),
+        at_most(5, "CPU of the open pages", lambda it: it["idle"]["percent"], "% of a core"),
+    ),
+)
+
+
+def run(options: Options) -> Result:
+    """Request each page many times."""
+    tiny = ((2, 100), (200, 1))
+    short = tuple((count // 10, size) for count, size in SIZES)
+    sizes = options.pick(tiny=tiny, short=short, full=SIZES)
+    minute = options.pick(tiny=2.0, short=15.0, full=MINUTE)
+    most_parameters = options.pick(tiny=0, short=1, full=MOST_PARAMETERS)
+    repeated = options.pick(tiny=3, short=REPEATED // 4, full=REPEATED)
+    requests = options.pick(tiny=2, short=REQUESTS, full=REQUESTS)
     result = Result(
         "PAGES",
-        f"operators' pages with {sum(count * size for count, size in SIZES):,} ended tasks",
+        f"operators' pages with {sum(count * size for count, size in sizes):,} ended tasks",
         ("page", "median ms", "p95 ms", "answer KiB"),
     )
-    del runs
     with standing(Wanted(cells=CELLS)) as stand, stand.connect() as connection:
-        make_old_jobs(stand, connection, SIZES)
+        make_old_jobs(stand, connection, sizes)
         _make_open_work(stand, connection)
-        browser = _Browser(stand)
+        browser = Browser(stand)
         browser.log_in()
         others = Others(stand.pids)
-        paths = dict(browser.crawl())
-        slow = set(sorted(paths, key=lambda path: -paths[path])[:REPEATED])
+        paths = dict(browser.crawl(most_parameters))
+        slow = set(sorted(paths, key=lambda path: -paths[path])[:repeated])
         again = [path for path in paths if "?" not in path or path in slow]
-        measured = {path: browser.measure(path) for path in again}
-        idle = _measure_idle(stand, browser, [path for path in paths if browser.is_live(path)])
+        measured = {path: browser.measure(path, requests) for path in again}
+        idle = _measure_idle(
+            stand, browser, [path for path in paths if browser.is_live(path)], minute
+        )
         busy = others.cores()
     slowest = sorted(measured, key=lambda path: -measured[path]["p95_ms"])
     for path in slowest[:SLOWEST]:
@@ -79,10 +106,9 @@ def run(runs: int) -> Result:
         result.rows.append((path, *row))
     late = [path for path in measured if measured[path]["p95_ms"] > MAX_P95_MS]
     result.notes += [
-        f"{len(paths)} pages, {len(measured)} of them requested {REQUESTS} times, {len(late)} above"
+        f"{len(paths)} pages, {len(measured)} of them requested {requests} times, {len(late)} above"
         f" {MAX_P95_MS} ms (p95).",
-        f"{OPEN_PAGES} open pages: {idle['percent']:.1f} % of a core more than none"
-        f" (at most {MAX_CORE_PERCENT} %).",
+        f"{OPEN_PAGES} open pages: {idle['percent']:.1f} % of a core more than none.",
         others_note([busy]),
     ]
     result.figures = {"pages": measured, "idle": idle, "cores_used_by_others": busy}
@@ -111,11 +137,13 @@ def _make_open_work(stand: Stand, connection: Connection) -> None:
     stand.wait_until(runs, "the cells are full", seconds=60)
 
 
-def _measure_idle(stand: Stand, browser: "_Browser", paths: list[str]) -> dict[str, Any]:
+def _measure_idle(
+    stand: Stand, browser: "Browser", paths: list[str], seconds: float
+) -> dict[str, Any]:
     """CPU time of web and database in a minute with open pages, less that of one without."""
     before = cpu_seconds(stand.pids)
-    time.sleep(MINUTE)
-    without = _percent(spent(before, cpu_seconds(stand.pids)))
+    time.sleep(seconds)
+    without = _percent(spent(before, cpu_seconds(stand.pids)), seconds)
     stop = threading.Event()
     opened = [paths[number % len(paths)] for number in range(OPEN_PAGES)]
     threads = [threading.Thread(target=browser.keep_open, args=(path, stop)) for path in opened]
@@ -124,19 +152,19 @@ def _measure_idle(stand: Stand, browser: "_Browser", paths: list[str]) -> dict[s
         time.sleep(POLL_SECONDS / OPEN_PAGES if number else 0)
     time.sleep(POLL_SECONDS)
     before = cpu_seconds(stand.pids)
-    time.sleep(MINUTE)
-    during = _percent(spent(before, cpu_seconds(stand.pids)))
+    time.sleep(seconds)
+    during = _percent(spent(before, cpu_seconds(stand.pids)), seconds)
     stop.set()
     for thread in threads:
         thread.join()
     return {"without": without, "with": during, "percent": during - without, "paths": opened}
 
 
-def _percent(used: Mapping[str, float]) -> float:
-    return 100 * (used["web"] + used["postgres"]) / MINUTE
+def _percent(used: Mapping[str, float], seconds: float) -> float:
+    return 100 * (used["web"] + used["postgres"]) / seconds
 
 
-class _Browser:
+class Browser:
     """An operator's session, without scripts and styles."""
 
     def __init__(self, stand: Stand) -> None:
@@ -146,8 +174,9 @@ class _Browser:
         self._pages: dict[str, str] = {}
 
     def log_in(self) -> None:
+        """Log in by the form."""
         path = "/admin/login/"
-        self._get(path)
+        self.get(path)
         token = next(cookie.value for cookie in self._cookies if "csrf" in cookie.name)
         secret = self._stand.plan.credentials
         form = {
@@ -162,7 +191,7 @@ class _Browser:
             if answer.url.rstrip("/") != self._url + "/admin":
                 raise RuntimeError(f"the login leads to {answer.url}")
 
-    def crawl(self) -> Iterator[tuple[str, float]]:
+    def crawl(self, most_parameters: int) -> Iterator[tuple[str, float]]:
         """Follow links from the overview; yield paths of each kind of page and milliseconds."""
         found: dict[str, int] = defaultdict(int)
         waiting, seen = ["/admin/"], set[str]()
@@ -172,11 +201,11 @@ class _Browser:
                 continue
             seen.add(path)
             kind = _NUMBER.sub("N", path)
-            if found[kind] >= EXAMPLES or path.count("=") > MOST_PARAMETERS:
+            if found[kind] >= EXAMPLES or path.count("=") > most_parameters:
                 continue
             began = time.perf_counter()
             try:
-                text = self._get(path)
+                text = self.get(path)
             except urllib.error.HTTPError as error:
                 raise RuntimeError(f"GET {path}: {error.code}") from None
             if "<html" not in text:
@@ -190,12 +219,12 @@ class _Browser:
         """Return whether the page refreshes itself."""
         return 'id="live"' in self._pages[path]
 
-    def measure(self, path: str) -> dict[str, float]:
+    def measure(self, path: str, requests: int) -> dict[str, float]:
         """Request the page many times."""
         times = []
-        for _ in range(REQUESTS):
+        for _ in range(requests):
             began = time.perf_counter()
-            text = self._get(path)
+            text = self.get(path)
             times.append(1000 * (time.perf_counter() - began))
         times.sort()
         p95 = times[int(0.95 * (len(times) - 1))]
@@ -215,7 +244,8 @@ class _Browser:
                     raise
             stop.wait(POLL_SECONDS)
 
-    def _get(self, path: str) -> str:
+    def get(self, path: str) -> str:
+        """Request a page; return its text."""
         with self._opener().open(self._url + path, timeout=60) as answer:
             return str(answer.read().decode())
 

@@ -1,4 +1,4 @@
-"""B8: tasks that are processes of one machine, submission to SUCCEEDED, against HyperQueue."""
+"""B8: tasks that are processes of one machine, against HyperQueue."""
 
 import time
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import psycopg
 
 from benchmarks import hyperqueue_true
+from benchmarks.description import Description, Figures, Options, at_least
 from benchmarks.report import Result, median, others_note
 from benchmarks.stand import CONTROL, FLEET, Stand, Wanted, standing
 from benchmarks.throughput import noop_job, wait_for_jobs
@@ -19,11 +20,44 @@ PARTS = ("cell", "spawner", "control", "postgres")
 CAPACITY = "cpu=128,memory=512Gi,disk=400Gi,gpu=0"
 
 
-def run(runs: int) -> Result:
-    """Run both, one after the other, `runs` times."""
+CELLS_WITH_OUTPUT = 4
+
+
+def _rate_with_output(figures: Figures) -> float:
+    return median(one["rate"] for one in figures["with_output"])
+
+
+ABOUT = Description(
+    id="B8",
+    title="processes on one machine",
+    claim="Recorded processes are twice as fast as those of a launcher that records nothing.",
+    workload=f"A job of {TASKS:,} processes `true`, 0.01 cpu and 64 MiB each, no result file, on"
+    " one cell with capacity for all; fsync, events and history as in B1. Then a job of as many"
+    f" processes that print a line, on {CELLS_WITH_OUTPUT} cells, which keep the output. The"
+    " short size has half the processes.",
+    peer="HyperQueue 0.27.0, server and worker as its Python package starts them, output not"
+    " stored (which is faster). It writes nothing to disk. Its client runs in a process of its"
+    " own. The benchmark installs it in `.tools`. In results before 2026-11-25 the client is in"
+    " the process of the cluster, in which HyperQueue is slower. Published for launchers on"
+    " Frontier: 1,500/s (RADICAL-Pilot with Flux and Dragon).",
+    method="Time over REST until the job is SUCCEEDED; HyperQueue's until its client has seen the"
+    " last end. Both in turns. CPU is that of all processes for one task.",
+    budget_seconds=80,
+    targets=(
+        at_least(2, "rate / rate of HyperQueue", lambda it: it["ratio"]),
+        at_least(
+            1500, f"rate on {CELLS_WITH_OUTPUT} cells with output", _rate_with_output, "tasks/s"
+        ),
+    ),
+)
+
+
+def run(options: Options) -> Result:
+    """Run both in turns, then cells that keep the output."""
+    tasks = options.pick(tiny=200, short=TASKS // 2, full=TASKS)
     result = Result(
         "B8",
-        f"{TASKS:,} processes `true` of 0.01 cpu on one machine",
+        f"{tasks:,} processes of 0.01 cpu on one machine",
         ("", "tasks/s", "of HyperQueue", "CPU, ms", *(f"{part}, ms" for part in PARTS)),
     )
     yardsticks: list[tuple[float, float]] = []
@@ -33,11 +67,12 @@ def run(runs: int) -> Result:
         standing(Wanted(cells=1, driver="process", capacity=CAPACITY)) as stand,
         stand.connect() as connection,
     ):
-        _submit_and_wait(stand, connection, WARM_UP_TASKS)
-        for _ in range(runs):
-            yardsticks.append(hyperqueue_rate(TASKS))
-            found.append(_one_run(stand, connection))
+        _submit_and_wait(stand, connection, min(WARM_UP_TASKS, tasks), ["true"])
+        for _ in range(options.runs):
+            yardsticks.append(hyperqueue_rate(tasks))
+            found.append(_one_run(stand, connection, tasks))
             time.sleep(REST_SECONDS)
+    with_output = _with_output(options.runs, tasks)
     yardstick = median(rate for rate, _ in yardsticks)
     theirs = median(cpu for _, cpu in yardsticks)
     ours = median(one["rate"] for one in found)
@@ -47,6 +82,9 @@ def run(runs: int) -> Result:
         ("HyperQueue", f"{yardstick:,.0f}", "1.0", f"{theirs:.2f}", *("" for _ in PARTS))
     )
     result.rows.append(("Cellrun", f"{ours:,.0f}", f"{ours / yardstick:.2f}", f"{total:.2f}", *cpu))
+    rate = f"{median(one['rate'] for one in with_output):,.0f}"
+    title = f"Cellrun, {CELLS_WITH_OUTPUT} cells with output"
+    result.rows.append((title, rate, "", "", *("" for _ in PARTS)))
     result.notes.append(
         "ms: CPU time of each task; that of the spawner includes the processes themselves."
     )
@@ -56,37 +94,54 @@ def run(runs: int) -> Result:
         "hyperqueue_tasks_per_second": [rate for rate, _ in yardsticks],
         "hyperqueue_cpu_ms": [cpu for _, cpu in yardsticks],
         "runs": found,
+        "with_output": with_output,
         "ratio": ours / yardstick,
     }
     return result
 
 
-def _one_run(stand: Stand, connection: psycopg.Connection[tuple[Any, ...]]) -> dict[str, Any]:
+def _with_output(runs: int, tasks: int) -> list[dict[str, float]]:
+    """Run processes that print a line on cells that keep it."""
+    cells = CELLS_WITH_OUTPUT
+    wanted = Wanted(cells=cells, fleets=cells, driver="process", capacity=CAPACITY)
+    found = []
+    with standing(wanted) as stand, stand.connect() as connection:
+        _submit_and_wait(stand, connection, min(WARM_UP_TASKS, tasks), ["echo", "warm"])
+        for _ in range(runs):
+            seconds = _submit_and_wait(stand, connection, tasks, ["echo", "done"])
+            found.append({"seconds": seconds, "rate": tasks / seconds})
+            time.sleep(REST_SECONDS)
+    return found
+
+
+def _one_run(
+    stand: Stand, connection: psycopg.Connection[tuple[Any, ...]], tasks: int
+) -> dict[str, Any]:
     lock = stand.plan.home.cell(FLEET) / "spawner" / "lock"
     pids = {**stand.pids, "spawner": int(lock.read_text())}
     before, others = cpu_seconds(pids), Others(pids)
-    seconds = _submit_and_wait(stand, connection, TASKS)
+    seconds = _submit_and_wait(stand, connection, tasks, ["true"])
     used = spent(before, cpu_seconds(pids))
-    cpu_ms = {name: 1000 * amount / TASKS for name, amount in used.items()}
+    cpu_ms = {name: 1000 * amount / tasks for name, amount in used.items()}
     cpu_ms["cell"] = cpu_ms[FLEET]
     cpu_ms["control"] = sum(cpu_ms[name] for name in CONTROL)
     return {
-        "tasks": TASKS,
+        "tasks": tasks,
         "seconds": seconds,
-        "rate": TASKS / seconds,
+        "rate": tasks / seconds,
         "cpu_ms": cpu_ms,
         "cores_used_by_others": others.cores(),
     }
 
 
 def _submit_and_wait(
-    stand: Stand, connection: psycopg.Connection[tuple[Any, ...]], tasks: int
+    stand: Stand, connection: psycopg.Connection[tuple[Any, ...]], tasks: int, command: list[str]
 ) -> float:
     began = time.perf_counter()
     job = {
         **noop_job(tasks),
-        "name": "true",
-        "command": ["true"],
+        "name": command[0],
+        "command": command,
         "result_file": None,
         # As much as a job gets that names none, halved: HyperQueue's tasks have no limit at all.
         "resources": {"cpu": 0.01, "memory": "64Mi"},

@@ -1,4 +1,4 @@
-"""What comes out: tables for people, JSON for comparison, and on which machine it was."""
+"""Print results as tables, and store them as JSON with machine, versions and commit."""
 
 import json
 import os
@@ -14,6 +14,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.description import Description, Figures, Size, Verdict
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("celery", "kombu", "redis", "Django", "psycopg", "flower", "numpy")
@@ -36,14 +38,19 @@ def median(values: Iterable[float]) -> float:
     return statistics.median(values)
 
 
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the smallest value that `share` of the sorted values do not pass."""
+    return values[max(-(-int(share * 1000) * len(values) // 1000) - 1, 0)]
+
+
 def others_note(cores: Iterable[float]) -> str:
     """Return the load of other processes: a busy machine makes the figures unreliable."""
     return f"Meanwhile other programs used {median(cores):.1f} of {os.cpu_count()} cores."
 
 
-def show(result: Result) -> None:
-    """Print the table."""
-    console = Console(width=None if os.isatty(1) else 120)
+def show(result: Result, description: Description) -> None:
+    """Print the table, the notes and the targets."""
+    console = make_console()
     table = Table(title=f"{result.id}: {result.title}", title_justify="left")
     for number, column in enumerate(result.columns):
         table.add_column(column, justify="left" if number == 0 else "right")
@@ -52,16 +59,40 @@ def show(result: Result) -> None:
     console.print(table)
     for note in result.notes:
         console.print(note, highlight=False)
+    for name, wanted, measured, verdict in judge(description, stored(result.figures)):
+        console.print(f"Target: {name} {wanted}: {measured}, {verdict}.", highlight=False)
 
 
-def write(result: Result) -> Path:
-    """Keep the figures as results/<id>.json, in place of the last ones."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{result.id}.json"
+def make_console() -> Console:
+    """Return a console of the width of the terminal; of 120 characters if there is none."""
+    return Console(width=None if os.isatty(1) else 120)
+
+
+def stored(figures: dict[str, Any]) -> Figures:
+    """Return the figures as JSON has them."""
+    found: Figures = json.loads(json.dumps(figures))
+    return found
+
+
+def judge(description: Description, figures: Figures) -> list[tuple[str, str, str, Verdict]]:
+    """Return name, bound, value and verdict of each target."""
+    rows = []
+    for target in description.targets:
+        value, verdict = target.measure(figures), target.judge(figures)
+        measured = "-" if value is None else target.format(value)
+        rows.append((target.name, target.wanted, measured, verdict))
+    return rows
+
+
+def write(result: Result, size: Size, folder: Path = RESULTS) -> Path:
+    """Store the figures as <id>.json in the folder, in place of the last ones."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{result.id}.json"
     document = {
         "id": result.id,
         "title": result.title,
         "at": datetime.now(tz=UTC).isoformat(timespec="seconds"),
+        "size": size.value,
         "machine": machine(),
         "columns": list(result.columns),
         "rows": [list(row) for row in result.rows],
@@ -73,7 +104,7 @@ def write(result: Result) -> Path:
 
 
 def machine() -> dict[str, Any]:
-    """Where it ran, and with which versions."""
+    """Return the machine and the versions."""
     return {
         "cores": os.cpu_count(),
         "processor": _processor(),

@@ -1,10 +1,4 @@
-"""RETENTION: a million old rows and more are deleted while work comes in all the time.
-
-100,000 jobs of one task and 50 of 4,000, with attempts and history, are made of one real job by
-copying its rows, and their time is over from one moment to the next. Meanwhile a job comes in five
-times a second: how long it waits for its place, and how far apart ticks of convergence are, before
-and during.
-"""
+"""RETENTION: a million old rows and more are deleted while work comes in all the time."""
 
 import threading
 import time
@@ -12,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.copies import BASE, Connection, make_old_jobs
+from benchmarks.description import Description, Options, at_most
 from benchmarks.report import Result, median, others_note
 from benchmarks.stand import CONTROL, FLEET, Stand, Wanted, standing
 from benchmarks.throughput import noop_job
@@ -32,18 +27,41 @@ WHERE j.id < %s AND j.created_at >= to_timestamp(%s) ORDER BY 1
 _TABLES = ("job", "taskgroup", "task", "attempt", "transition")
 
 
-def run(runs: int) -> Result:
-    """Always one run: it takes minutes, and its figures are many."""
+ABOUT = Description(
+    id="RETENTION",
+    title="a million old rows",
+    claim="The deletion of old rows does not delay new work.",
+    workload=f"{SMALL_JOBS:,} jobs of one task and {LARGE_JOBS} of {LARGE_TASKS:,}, with attempts"
+    " and history (copies of one real job), expire at once, while a new job arrives five times a"
+    " second. All processes run with default settings. The short size has a tenth of the jobs.",
+    peer="None.",
+    method="Time from a submission until its placement, and the longest time between two ticks of"
+    " convergence, before and during the deletion. Always one run.",
+    budget_seconds=100,
+    targets=(
+        at_most(
+            1.5,
+            "p99 until a job is placed, during / before",
+            lambda it: it["during"]["placed_p99_ms"] / it["before"]["placed_p99_ms"],
+        ),
+    ),
+)
+
+
+def run(options: Options) -> Result:
+    """Delete once: it takes minutes, and the figures are many."""
+    small = options.pick(tiny=500, short=SMALL_JOBS // 10, full=SMALL_JOBS)
+    large = options.pick(tiny=1, short=LARGE_JOBS // 10, full=LARGE_JOBS)
+    quiet = options.pick(tiny=2.0, short=15.0, full=QUIET_SECONDS)
     result = Result(
         "RETENTION",
-        f"delete {SMALL_JOBS:,} jobs of one task and {LARGE_JOBS} of {LARGE_TASKS:,}, under load",
+        f"delete {small:,} jobs of one task and {large} of {LARGE_TASKS:,}, under load",
         ("", "before", "during"),
     )
-    del runs
     with standing(Wanted(cells=CELLS)) as stand, stand.connect() as connection:
-        make_old_jobs(stand, connection, [(LARGE_JOBS, LARGE_TASKS), (SMALL_JOBS, 1)])
+        make_old_jobs(stand, connection, [(large, LARGE_TASKS), (small, 1)])
         stand.wait_until(lambda: _deletes(connection), "convergence deletes", seconds=60)
-        before = _watch(stand, connection, _after(QUIET_SECONDS))
+        before = _watch(stand, connection, _after(quiet))
         rows_before = _count(connection)
         connection.execute(
             "UPDATE controlplane_job SET expires_at = now() - interval '1 hour' WHERE id >= %s",

@@ -109,9 +109,21 @@ class Stand:
         except urllib.error.HTTPError as fault:
             raise NotReady(f"POST {path}: {fault.code} {fault.read().decode()[:500]}") from None
 
+    def get(self, path: str) -> Any:
+        """GET from the API as an operator; the answer."""
+        token = self.plan.credentials.operator_token
+        request = urllib.request.Request(
+            self.plan.url + path, headers={"Authorization": f"Bearer {token}"}
+        )
+        try:
+            with _opener().open(request, timeout=60) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as fault:
+            raise NotReady(f"GET {path}: {fault.code} {fault.read().decode()[:500]}") from None
+
     def check_alive(self) -> None:
         """Raises NotReady if a process has ended."""
-        for name, process in self._running.items():
+        for name, process in list(self._running.items()):
             if process.poll() is not None:
                 raise NotReady(f"{name} ended with {process.returncode}; {self._log_end(name)}")
 
@@ -150,11 +162,18 @@ class Stand:
 
     def stop(self, name: str) -> int:
         """Stop one process, wait for it, and return its exit code."""
-        process = self._running[name]
-        process.terminate()
-        code = process.wait(timeout=STOP_SECONDS)
-        del self._running[name]
-        return code
+        process = self._running.pop(name)
+        try:
+            process.send_signal(_stop_signal(name))
+            return process.wait(timeout=STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._running[name] = process
+            raise
+
+    def list_ended(self) -> list[str]:
+        """Return the processes that have ended and were not stopped."""
+        found = list(self._running.items())
+        return [name for name, process in found if process.poll() is not None]
 
     def _log_end(self, name: str) -> str:
         log = self.plan.home.logs / f"{name}.log"
@@ -169,7 +188,7 @@ def standing(wanted: Wanted) -> Iterator[Stand]:
     running: dict[str, subprocess.Popen[bytes]] = {}
     try:
         stand = Stand(_plan(folder, wanted), running)
-        _start_services(stand, running, wanted)
+        _start_services(stand, wanted)
         _prepare(stand, wanted)
         _start_processes(stand, wanted)
         _wait_for_cells(stand, wanted.cells)
@@ -203,9 +222,7 @@ def _plan(folder: Path, wanted: Wanted) -> StackPlan:
     )
 
 
-def _start_services(
-    stand: Stand, running: dict[str, subprocess.Popen[bytes]], wanted: Wanted
-) -> None:
+def _start_services(stand: Stand, wanted: Wanted) -> None:
     plan = stand.plan
     assert plan.database is not None
     assert plan.redis_port is not None
@@ -217,7 +234,7 @@ def _start_services(
             if process.name == "postgres":
                 for option in wanted.database_options:
                     command += ["-c", option]
-            running[process.name] = _start(plan, process, command)
+            stand.start(replace(process, command=command))
     postgres.wait_until_ready(plan.database, deadline_seconds=READY_SECONDS)
     redis.wait_until_ready(port=plan.redis_port, deadline_seconds=READY_SECONDS)
 
@@ -228,7 +245,18 @@ def _prepare(stand: Stand, wanted: Wanted) -> None:
     names = [name for cells in wanted.fleet_cells().values() for name in cells]
     command = [sys.executable, "manage.py", "enroll_cells", str(plan.home.root / "keys"), *names]
     environment = inherited_environment() | plan.control_environment("command")
-    subprocess.run(command, cwd=PROJECT, env=environment, check=True, stdin=subprocess.DEVNULL)
+    # Its audit lines are many and of no interest.
+    enrolled = subprocess.run(
+        command,
+        cwd=PROJECT,
+        env=environment,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    if enrolled.returncode:
+        raise NotReady(f"enroll_cells failed: {(enrolled.stdout + enrolled.stderr)[-2000:]}")
     plan.home.prepared_mark.touch()
 
 
@@ -330,13 +358,18 @@ def _stop(running: dict[str, subprocess.Popen[bytes]]) -> None:
     services = [name for name in ("redis", "postgres") if name in running]
     for names in ([name for name in running if name not in services], services):
         for name in names:
-            running[name].send_signal(signal.SIGINT if name == "postgres" else signal.SIGTERM)
+            running[name].send_signal(_stop_signal(name))
         for name in names:
             try:
                 running[name].wait(timeout=STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 running[name].kill()
                 running[name].wait()
+
+
+def _stop_signal(name: str) -> signal.Signals:
+    """Return SIGINT for PostgreSQL, which then does not wait for its clients."""
+    return signal.SIGINT if name == "postgres" else signal.SIGTERM
 
 
 def _answers(address: str) -> bool:

@@ -1,4 +1,4 @@
-"""B1: the whole life of no-op tasks, from submission to SUCCEEDED, against bare Celery's no-op."""
+"""B1: the whole life of no-op tasks, against bare Celery."""
 
 import time
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import psycopg
 
 from benchmarks import celery_noop
+from benchmarks.description import Description, Figures, Options, at_least, at_most
 from benchmarks.report import Result, median, others_note
 from benchmarks.stand import CONTROL, FLEET, Stand, Wanted, standing
 from benchmarks.usage import Others, cpu_seconds, spent
@@ -20,15 +21,53 @@ OURS = (*CONTROL, FLEET)
 SERVICES = ("postgres", "redis")
 
 
-def run(runs: int) -> Result:
-    """Both rows: Flower not running, and running."""
+def _control_ms(figures: Figures) -> float:
+    """Return the CPU of the control plane for one task; the processes of a result vary."""
+    return median(sum(one["cpu_ms"].get(name, 0.0) for name in CONTROL) for one in figures["plain"])
+
+
+ABOUT = Description(
+    id="B1",
+    title="the whole life of no-op tasks",
+    claim="A task with its whole recorded life costs a fifth of the CPU of a bare Celery message.",
+    workload=f"Two users submit a job of {TASKS_PER_JOB:,} tasks each over REST at the same time;"
+    f" {CELLS} cells have capacity for all tasks. Each task has its rows, its order through"
+    " Celery, two fsyncs of the journal of its cell, its events for Flower, and its history. Once"
+    " without Flower, once with it.",
+    peer="A no-op task of bare Celery without events, results or persistence, published by one"
+    " producer in a loop and run by one worker with two threads (the fastest of its pools here).",
+    method="Time from the first request until both jobs are SUCCEEDED in the database. CPU is"
+    " user and system time from `/proc` of all processes: of Cellrun web, ticks, inbox, beat,"
+    " fleet, PostgreSQL and Redis, until 1.5 s after the end; of Celery producer, worker and"
+    " Redis. Both run in turns. Cellrun uses all cores, bare Celery one process, so the ratio of"
+    " rates depends on other load more than that of costs.",
+    budget_seconds=85,
+    targets=(
+        at_least(5, "CPU of a bare message / of a recorded life", lambda it: it["cost_ratio"]),
+        at_most(0.10, "CPU of the control plane without the fleet", _control_ms, "ms"),
+        at_most(
+            0.06,
+            "CPU of PostgreSQL",
+            lambda it: median(one["cpu_ms"]["postgres"] for one in it["plain"]),
+            "ms",
+        ),
+        at_least(6, "rate / rate of bare Celery", lambda it: it["ratio_plain"]),
+        at_least(4.5, "the same with Flower", lambda it: it["ratio_with_flower"]),
+    ),
+)
+
+
+def run(options: Options) -> Result:
+    """Measure without Flower and with it."""
+    per_job = options.pick(tiny=100, short=TASKS_PER_JOB, full=TASKS_PER_JOB)
+    messages = options.pick(tiny=100, short=CELERY_TASKS, full=CELERY_TASKS)
     result = Result(
         "B1",
-        f"whole life of no-op tasks, {2 * TASKS_PER_JOB:,} in 2 jobs on {CELLS} cells",
+        f"whole life of no-op tasks, {2 * per_job:,} in 2 jobs on {CELLS} cells",
         ("", "tasks/s", "of bare", "CPU ms", "bare / it", "without cells", "PostgreSQL", "Flower"),
     )
-    bare, plain = _measure(runs, flower=False)
-    _, watched = _measure(runs, flower=True)
+    bare, plain = _measure(options.runs, per_job, messages, flower=False)
+    _, watched = _measure(options.runs, per_job, messages, flower=True)
     rate = median(one["rate"] for one in bare)
     cost = median(one["cpu_ms"] for one in bare)
     result.rows.append(("bare Celery no-op", f"{rate:,.0f}", "1.0", f"{cost:.3f}", *[""] * 4))
@@ -70,7 +109,9 @@ def _row(
     )
 
 
-def _measure(runs: int, *, flower: bool) -> tuple[list[dict[str, float]], list[dict[str, Any]]]:
+def _measure(
+    runs: int, per_job: int, messages: int, *, flower: bool
+) -> tuple[list[dict[str, float]], list[dict[str, Any]]]:
     """Run bare Celery and ours in turns; with Flower only ours."""
     bare: list[dict[str, float]] = []
     found: list[dict[str, Any]] = []
@@ -78,27 +119,29 @@ def _measure(runs: int, *, flower: bool) -> tuple[list[dict[str, float]], list[d
         submit_and_wait(stand, connection, [WARM_UP_TASKS])
         for _ in range(runs):
             if not flower:
-                bare.append(_one_bare_run(stand))
-            found.append(_one_run(stand, connection))
+                bare.append(_one_bare_run(stand, messages))
+            found.append(_one_run(stand, connection, per_job))
             time.sleep(2.0)  # what is left over, acknowledgements and Flower's work, passes
     return bare, found
 
 
-def _one_bare_run(stand: Stand) -> dict[str, float]:
+def _one_bare_run(stand: Stand, messages: int) -> dict[str, float]:
     """Return rate and CPU of bare Celery. Its producer is this process."""
     broker_url = stand.plan.broker_url.removesuffix("/0") + "/1"
     with celery_noop.worker(broker_url) as worker:
         pids = {"worker": worker, "redis": stand.pids["redis"]}
         before, producer = cpu_seconds(pids), time.process_time()
-        seconds = celery_noop.run(CELERY_TASKS, broker_url)
+        seconds = celery_noop.run(messages, broker_url)
         used = time.process_time() - producer + sum(spent(before, cpu_seconds(pids)).values())
-    return {"rate": CELERY_TASKS / seconds, "cpu_ms": 1000 * used / CELERY_TASKS}
+    return {"rate": messages / seconds, "cpu_ms": 1000 * used / messages}
 
 
-def _one_run(stand: Stand, connection: psycopg.Connection[tuple[Any, ...]]) -> dict[str, Any]:
-    tasks = 2 * TASKS_PER_JOB
+def _one_run(
+    stand: Stand, connection: psycopg.Connection[tuple[Any, ...]], per_job: int
+) -> dict[str, Any]:
+    tasks = 2 * per_job
     before, others = cpu_seconds(stand.pids), Others(stand.pids)
-    seconds = submit_and_wait(stand, connection, [TASKS_PER_JOB, TASKS_PER_JOB])
+    seconds = submit_and_wait(stand, connection, [per_job, per_job])
     time.sleep(1.5)  # the price includes what follows: acknowledgements, events
     used = spent(before, cpu_seconds(stand.pids))
     cpu_ms = {name: 1000 * amount / tasks for name, amount in used.items()}

@@ -42,6 +42,12 @@ class Others:
         return machine_busy_seconds() - ours
 
 
+def resident_mib(pid: int) -> float:
+    """Return the memory of a process that is in RAM."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
 def machine_busy_seconds() -> float:
     """CPU time that anything on this machine has used, all cores together."""
     names = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")

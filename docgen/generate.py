@@ -11,6 +11,7 @@ from pathlib import Path
 
 from controlplane.domain.integrity import render_document
 from docgen import (
+    benchmark_pages,
     client_documents,
     grafana_dashboard,
     metrics_page,
@@ -33,6 +34,9 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "placement.md": placement_page.write,
     "invariants.md": render_document,
     "metrics.md": metrics_page.write,
+    "benchmarks.md": benchmark_pages.write_page,
+    "benchmark-results.md": benchmark_pages.write_results,
+    **benchmark_pages.list_plots(),
     "../deploy/grafana/cellrun.json": grafana_dashboard.write,
     "../deploy/prometheus/cellrun.rules.yaml": prometheus_rules.write,
     "../cellrun/documents/__init__.py": client_documents.write_package,
@@ -48,6 +52,7 @@ def main() -> int:
     for name, write in PAGES.items():
         path, text = FOLDER / name, write()
         if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text)
             sys.stdout.write(f"{path.resolve()}\n")
     return 0

@@ -20,7 +20,7 @@ def faults_of(text: str) -> list[str]:
 
 
 def test_requirements_of_all_parts_are_checked() -> None:
-    names = ["airflow", "cell", "dev", "lock", "prefect", "run", "slurm-clients"]
+    names = ["airflow", "cell", "dev", "hyperqueue", "lock", "prefect", "run", "slurm-clients"]
     assert [path.stem for path in FILES] == names
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from tests.architecture.source import ROOT
 
 KINDS = ("slurm-clients", "airflow", "prefect")
+"""The clients that tests need. A benchmark installs its peer, `hyperqueue`, in the same way."""
+
 COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "sinfo", "scontrol", "srun")
 
 

@@ -1,0 +1,86 @@
+"""The pages about benchmarks agree with the stored results."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks.registry import ALL
+from benchmarks.report import RESULTS
+from docgen import benchmark_pages
+from docgen.generate import FOLDER
+
+STORED = sorted(RESULTS.glob("*.json"))
+PAGE = "benchmark-results.md"
+
+
+def test_results_are_stored_for_known_benchmarks_only() -> None:
+    assert len(STORED) > 10
+    assert {path.stem for path in STORED} <= set(ALL)
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_each_figure_of_a_stored_row_is_on_the_page(path: Path) -> None:
+    result = json.loads(path.read_text())
+    lines = section_of((FOLDER / PAGE).read_text(), result["id"]).splitlines()
+    bounds = {n for n, column in enumerate(result["columns"]) if column.startswith("at most")}
+    for row in result["rows"]:
+        cells = [cell for n, cell in enumerate(row) if n not in bounds]
+        if cells[0] != "at most":
+            assert "| " + " | ".join(cells) + " |" in lines
+    assert result["machine"]["commit"].removesuffix("-dirty") in "".join(lines)
+
+
+def test_benchmark_without_a_result_is_not_measured() -> None:
+    page = (FOLDER / PAGE).read_text()
+    missing = set(ALL) - {path.stem for path in STORED}
+    for key in missing:
+        assert "Not measured" in section_of(page, key)
+
+
+def test_page_follows_a_changed_result(tmp_path: Path) -> None:
+    folder = copy_results(tmp_path)
+    path = folder / "B8.json"
+    result = json.loads(path.read_text())
+    assert benchmark_pages.write_results(folder) == (FOLDER / PAGE).read_text()
+    result["figures"]["ratio"] = 2.5
+    path.write_text(json.dumps(result))
+    page = benchmark_pages.write_results(folder)
+    assert "| rate / rate of HyperQueue | at least 2 | 2.5 | met |" in page
+
+
+def test_verdict_becomes_not_measured_without_the_result(tmp_path: Path) -> None:
+    folder = copy_results(tmp_path)
+    (folder / "B8.json").unlink()
+    page = benchmark_pages.write_results(folder)
+    assert "| rate / rate of HyperQueue | at least 2 | - | not measured |" in page
+    assert "Not measured" in section_of(page, "B8")
+
+
+def test_each_stored_curve_has_a_picture_and_no_other_picture_exists() -> None:
+    pictures = benchmark_pages.list_plots()
+    assert {FOLDER / name for name in pictures} == {*(FOLDER / "images/benchmarks").iterdir()}
+    page = (FOLDER / PAGE).read_text()
+    assert [name for name in pictures if f"]({name})" not in page] == []
+    assert {"images/benchmarks/B2-jobs.svg", "images/benchmarks/B5-shapes.svg"} <= set(pictures)
+
+
+def test_picture_is_the_same_each_time_and_follows_the_figures(tmp_path: Path) -> None:
+    name = "images/benchmarks/B2-jobs.svg"
+    before = benchmark_pages.list_plots()[name]()
+    assert benchmark_pages.list_plots()[name]() == before == (FOLDER / name).read_text()
+    folder = copy_results(tmp_path)
+    path = folder / "B2.json"
+    result = json.loads(path.read_text())
+    result["figures"]["runs"]["20"][0]["finished"] = 60.0
+    path.write_text(json.dumps(result))
+    assert benchmark_pages.list_plots(folder)[name]() != before
+
+
+def section_of(page: str, key: str) -> str:
+    return page.partition(f"\n## {key}: ")[2].partition("\n## ")[0]
+
+
+def copy_results(folder: Path) -> Path:
+    return Path(shutil.copytree(RESULTS, folder / "results"))
