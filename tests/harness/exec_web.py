@@ -52,8 +52,9 @@ class FrameStream:
 class ExecWeb:
     """Serves the path of the cell, and that of the client, like web; or tests play one side.
 
-    `refuses`: the status of every handshake. `closes`: the code with which each accepted connection
-    is closed. `has_several`: the streams are those of several sessions. `is_accepting`: whether stored frames are accepted.
+    `refuses`: the status of every handshake. `closes`: the code with which each accepted
+    connection is closed. `has_several`: the streams are those of several sessions. `is_accepting`:
+    whether stored frames are accepted.
     """
 
     def __init__(self) -> None:
