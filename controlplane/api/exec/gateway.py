@@ -7,6 +7,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 from secrets import token_hex
+from types import MappingProxyType
 
 import structlog
 from django.db import InterfaceError, OperationalError
@@ -29,6 +30,19 @@ log = structlog.get_logger(__name__)
 
 # Each takes up to 3 MiB and a connection to Redis.
 MAX_CONNECTIONS = 256
+
+
+_REASONS = MappingProxyType(
+    {
+        CloseCode.ENDED: "the session has ended",
+        CloseCode.RESTART: "the web process restarts: connect again",
+        CloseCode.TRY_AGAIN_LATER: "web cannot serve the stream now: connect again",
+        CloseCode.MALFORMED: "a frame is malformed or missing",
+        CloseCode.NOT_PERMITTED: "the session is of another user, or the permission was lost",
+        CloseCode.UNKNOWN: "there is no such session",
+        CloseCode.REPLACED: "another connection has the session",
+    }
+)
 
 
 @dataclass(slots=True)
@@ -156,7 +170,7 @@ async def _accept(send: Send) -> None:
 
 async def _close(send: Send, code: CloseCode) -> None:
     with suppress(OSError):
-        await send({"type": "websocket.close", "code": int(code)})
+        await send({"type": "websocket.close", "code": int(code), "reason": _REASONS[code]})
 
 
 async def _refuse(scope: Scope, refusal: StreamRefusal, send: Send) -> None:

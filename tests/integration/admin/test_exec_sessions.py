@@ -13,7 +13,7 @@ from tests.integration.api.test_walls import make_exec_session
 pytestmark = pytest.mark.django_db
 
 
-def test_attempt_lists_the_programs_of_users_with_their_exit_codes(operator: Client) -> None:
+def test_attempt_lists_sessions_with_user_command_and_exit_code(operator: Client) -> None:
     attempt = Attempt.objects.filter(state=TaskState.RUNNING)[0]
     assert "Programs that users ran inside" not in page(operator, address_of(Attempt, attempt))
     command = ["sh", "-c", "echo <script>alert(1)</script>"]
