@@ -52,8 +52,9 @@ class FrameStream:
 class ExecWeb:
     """Serves the path of the cell, and that of the client, like web; or tests play one side.
 
-    `refuses`: the status of every handshake. `closes`: the code with which each accepted connection
-    is closed. `is_accepting`: whether stored frames are accepted.
+    `refuses`: the status of every handshake. `closes`: the code with which each accepted
+    connection is closed. `has_several`: the streams are those of several sessions. `is_accepting`:
+    whether stored frames are accepted.
     """
 
     def __init__(self) -> None:
@@ -61,6 +62,7 @@ class ExecWeb:
         self.to_client = FrameStream()
         self.refuses: int | None = None
         self.closes: int | None = None
+        self.has_several = False
         self.is_accepting = True
         self.requests: list[Request] = []
         self.connections: list[ServerConnection] = []
@@ -154,8 +156,8 @@ class ExecWeb:
             connection.close(self.closes)
             return
         if is_cell:
-            accepted = ExecFrame(FrameKind.ACCEPTED, len(self.to_client.frames))
-            connection.send(pack_frame(accepted))
+            count = 0 if self.has_several else len(self.to_client.frames)
+            connection.send(pack_frame(ExecFrame(FrameKind.ACCEPTED, count)))
         else:
             state = json.dumps(self.document).encode()
             connection.send(pack_frame(ExecFrame(FrameKind.STATE, 0, state)))
