@@ -290,6 +290,15 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         "the worker that claimed it; {rule}",
     ),
     Owner(
+        "an exec session that no cell has claimed, whose client or cell is away, or whose attempt is"
+        " released",
+        "ENDED, with the reason",
+        10,
+        "stale_sessions",
+        "30 s; a released attempt: checked in each tick",
+        "web, while client or cell is connected; {rule}",
+    ),
+    Owner(
         "an alert about an action that is retried",
         "closed",
         12,
