@@ -173,6 +173,7 @@ def test_jobs_and_cells_have_owners_too() -> None:
         ("cache_size", False),
         ("resolving", True),
         ("claimed_callbacks", True),
+        ("stale_sessions", True),
         ("quiet_alerts", True),
         ("expired_jobs", True),
         ("old_records", True),
