@@ -82,8 +82,9 @@ class Scene:
     def open(self) -> tuple[str, ExecPeer, ExecPeer]:
         """Return an open session with both ends."""
         session = self.request()
-        client = self.client(session)
-        return session, client, self.serve(session)
+        client, cell = self.client(session), self.serve(session)
+        wait_for(lambda: row_of(session).opened_at is not None)
+        return session, client, cell
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def row_of(session: str) -> ExecSession:
     return ExecSession.objects.get(pk=session)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 8.0) -> float:
+def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> float:
     """Poll a condition; return after how many seconds it holds."""
     began = time.monotonic()
     while not condition():
@@ -266,7 +267,6 @@ def test_redis_emptied_before_the_claim_ends_the_session(scene: Scene, settings:
 
 def test_session_is_not_begun_again_after_redis_was_emptied(scene: Scene, settings: Any) -> None:
     session, client, cell = scene.open()
-    wait_for(lambda: row_of(session).opened_at is not None)
     client.kill()
     cell.kill()
     redis.Redis.from_url(settings.CELERY_BROKER_URL).flushdb()
