@@ -9,7 +9,7 @@ import textwrap
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -289,3 +289,30 @@ def read_until(program: ExecProgram, text: bytes) -> bytes:
         assert output is not None, seen
         seen += output.content
     return seen
+
+
+def test_program_has_no_descriptors_but_its_streams(process_kit: ProcessKit) -> None:
+    launch = running(process_kit)
+    for tty in (False, True):
+        script = "import os; print(sorted(map(int, os.listdir('/proc/self/fd'))))"
+        program = execute(process_kit, launch, sys.executable, "-I", "-c", script, tty=tty)
+        # The fourth is the folder that the script lists.
+        assert outcome(program)[0].strip() == b"[0, 1, 2, 3]"
+
+
+def test_program_that_kills_its_supervisor_ends_at_once(process_kit: ProcessKit) -> None:
+    script = "echo $$; read go; kill -9 $PPID; exec sleep 300"
+    program = execute(process_kit, running(process_kit), "sh", "-c", script, stdin=True)
+    first = program.read()
+    program.write(b"go\n")
+    _, _, end = outcome(program)
+    assert end.reason == "the supervisor of the program was killed"
+    assert first is not None
+    until(lambda: not is_alive(int(first.content)))
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs, and is no zombie."""
+    with suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False

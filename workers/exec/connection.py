@@ -6,7 +6,7 @@ from contextlib import ExitStack, suppress
 from urllib.parse import urlencode
 
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from controlplane.contract.exec_frames import MAX_FRAME_BYTES
@@ -101,7 +101,7 @@ class CellConnector:
                 if 400 <= status < 500 and status not in REPEATABLE:
                     raise LinkOver(f"web refused the session: HTTP status {status}") from error
                 raise ConnectionLost(f"HTTP status {status}") from error
-            except (InvalidHandshake, InvalidURI, OSError, EOFError, ValueError) as error:
+            except (WebSocketException, OSError, EOFError, ValueError) as error:
                 raise ConnectionLost(str(error) or type(error).__name__) from error
             return CellConnection(stack.pop_all(), socket)
 

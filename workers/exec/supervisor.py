@@ -27,7 +27,7 @@ import sys
 import termios
 from typing import Any
 
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 POLL_MILLISECONDS = 10  # between polls until killed processes are gone
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
@@ -38,6 +38,7 @@ def main() -> int:
         os._exit(0)
     os.setsid()
     cell = socket.socket(fileno=int(sys.argv[1]))
+    cell.set_inheritable(False)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     wake_read, wake_write = os.pipe()
@@ -98,6 +99,8 @@ def start(order: dict[str, Any]) -> tuple[int, int]:
 def execute(order: dict[str, Any], fail_write: int) -> None:
     """Set up the child process and execute the program in it; never return."""
     try:
+        # A program that kills its supervisor ends as well.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.setsid()
         if order["tty"]:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
