@@ -277,7 +277,7 @@ def test_size_is_sent_first_and_at_each_change(web: ExecWeb) -> None:
         assert {frame.kind for frame in web.to_cell.frames} == {FrameKind.RESIZE}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_terminal_is_restored_when_the_command_is_ended(web: ExecWeb, number: int) -> None:
     with on_terminal(web) as (process, _, theirs):
         before = termios.tcgetattr(theirs)
