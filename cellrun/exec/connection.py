@@ -1,5 +1,6 @@
 """The WebSocket of a session from the command to the API."""
 
+import logging
 import os
 import ssl
 from contextlib import ExitStack, suppress
@@ -72,6 +73,7 @@ def open_stream(settings: ClientSettings, session: str, after: int) -> StreamCon
                     open_timeout=OPEN_SECONDS,
                     close_timeout=CLOSE_SECONDS,
                     max_size=MAX_FRAME_BYTES,
+                    logger=_silent_logger(),
                 )
             )
         except InvalidStatus as fault:
@@ -82,6 +84,11 @@ def open_stream(settings: ClientSettings, session: str, after: int) -> StreamCon
         except (InvalidHandshake, InvalidURI, WebSocketException, OSError, EOFError) as fault:
             raise ConnectionLost(str(fault) or type(fault).__name__) from fault
         return StreamConnection(stack.pop_all(), socket)
+
+
+def _silent_logger() -> logging.Logger:
+    """Return a logger of the library that writes nothing: standard error is the program's."""
+    return logging.Logger("cellrun.exec", logging.CRITICAL + 1)
 
 
 def _tls() -> ssl.SSLContext:

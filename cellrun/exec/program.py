@@ -13,6 +13,7 @@ from typing import Any
 
 from cellrun.errors import ClientError
 from cellrun.exec.connection import open_stream
+from cellrun.exec.output import OutputWriter
 from cellrun.exec.terminal import (
     ended_by_signals,
     forwarded_signals,
@@ -40,7 +41,10 @@ class SessionLost(ClientError):
 
 
 class RemoteProgram:
-    """One session, seen from the client. The main thread receives, a second one sends."""
+    """One session, seen from the client.
+
+    The main thread receives. Threads of their own send input and events, and write output.
+    """
 
     def __init__(
         self,
@@ -53,7 +57,7 @@ class RemoteProgram:
         """`connect` takes the position after which frames are wanted."""
         self._has_tty = has_tty
         self._has_stdin = has_stdin
-        self._stdin, self._stdout, self._stderr = descriptors
+        self._stdin = descriptors[0]
         self._document: dict[str, Any] = {}  # of the session, as web last sent it
         self._events: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._link = ExecLink(
@@ -62,6 +66,9 @@ class RemoteProgram:
             now=time.monotonic,
             changed=threading.Condition(),
             sending=threading.Lock(),
+        )
+        self._output = OutputWriter(
+            descriptors[1:], confirm=self._link.confirm, fail=self._link.close
         )
 
     def run(self) -> tuple[int, str]:
@@ -79,6 +86,7 @@ class RemoteProgram:
                 stack.enter_context(raw_mode(self._stdin))
             if self._has_tty:
                 self._events.put(signal.SIGWINCH)
+            self._output.start()
             self._start(self._send_events)
             if self._has_stdin:
                 self._start(self._send_input)
@@ -89,21 +97,19 @@ class RemoteProgram:
             try:
                 frame = self._link.receive(TICK_SECONDS)
             except LinkOver as over:
+                self._output.drain()
                 return self._end_of(over)
             match frame:
                 case None:
                     continue
-                case ExecFrame(FrameKind.DATA):
-                    write_all(self._stdout, frame.payload)
-                case ExecFrame(FrameKind.STDERR):
-                    write_all(self._stderr, frame.payload)
+                case ExecFrame(FrameKind.STATE):
+                    self._document = json.loads(frame.payload)
                 case ExecFrame(FrameKind.EXIT):
+                    self._output.drain()
                     self._link.confirm(frame.position)
                     return read_exit(frame)
-            if frame.kind is FrameKind.STATE:
-                self._document = json.loads(frame.payload)
-            else:
-                self._link.confirm(frame.position)
+                case _:
+                    self._output.put(frame)
 
     def _end_of(self, over: LinkOver) -> tuple[int, str]:
         """Return the end in the last document, which has it if EXIT was lost. Raise SessionLost."""
@@ -150,13 +156,3 @@ class RemoteProgram:
 def attach(settings: ClientSettings, session: str, **options: Any) -> tuple[int, str]:
     """Run a session of the API to its end. Raise SessionLost."""
     return RemoteProgram(lambda after: open_stream(settings, session, after), **options).run()
-
-
-def write_all(descriptor: int, content: bytes) -> None:
-    """Write all of `content`, also to a descriptor that does not block. Raise OSError."""
-    rest = memoryview(content)
-    while rest:
-        try:
-            rest = rest[os.write(descriptor, rest) :]
-        except BlockingIOError:
-            select.select([], [descriptor], [])

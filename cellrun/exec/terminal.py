@@ -11,7 +11,18 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 Handler = Callable[[int, FrameType | None], None]
-ENDING = (signal.SIGTERM, signal.SIGHUP)
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+def reserve_standard_streams() -> None:
+    """Open /dev/null in place of closed standard streams, before a socket gets their numbers."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+    # Python sets a stream to None if its descriptor was closed at the start.
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def is_tty(descriptor: int) -> bool:

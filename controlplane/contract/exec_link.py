@@ -212,11 +212,14 @@ class ExecLink:
             return
         self._next_try = now + RETRY_SECONDS[min(self._tries, len(RETRY_SECONDS) - 1)]
         self._tries += 1
-        connection = self._connect(self._consumed)
+        after = self._consumed
+        connection = self._connect(after)
         with self._sending:
             with self._changed:
                 self._connection = connection
                 messages = [message for _, message in self._pending]
+                if self._consumed > after:  # confirmed by another thread meanwhile
+                    messages.append(pack_frame(ExecFrame(FrameKind.ACK, self._consumed)))
                 is_over = self._over is not None
             for message in messages:
                 self._pass(connection, message)

@@ -1,5 +1,6 @@
 """One session: claim it at web, start its program, and pass frames both ways until both end."""
 
+import math
 import queue
 import signal
 import threading
@@ -164,8 +165,11 @@ class CellSession:
             program.signal(number)
 
     def _settle(self) -> None:
-        """Wait until web has stored the end. Raise LinkOver, also if web closes before."""
-        until = time.monotonic() + RECONNECT_SECONDS
+        """Wait until web has stored the end, which may wait for a slow reader of the output.
+
+        Raise LinkOver, also if web closes before.
+        """
+        until = math.inf
         while not self._link.is_all_accepted and time.monotonic() < until:
             if self._closing.is_set():
                 until = min(until, time.monotonic() + CLOSING_SECONDS)

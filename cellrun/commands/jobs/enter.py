@@ -9,7 +9,7 @@ from cellrun.api.session import Session, connect
 from cellrun.display.terminal import IsTask, show_error, stderr
 from cellrun.errors import EXIT_INTERRUPTED, ApiError, BadInput, ClientError
 from cellrun.exec.program import EXIT_LOST, STDIN, attach
-from cellrun.exec.terminal import is_tty, size_of_terminal
+from cellrun.exec.terminal import is_tty, reserve_standard_streams, size_of_terminal
 from cellrun.settings import load_settings
 
 SHELL = ("/bin/sh",)
@@ -46,6 +46,7 @@ def enter(
     the connection was lost. Without -t, Ctrl-C sends SIGINT to the program, and a second Ctrl-C
     leaves.
     """
+    reserve_standard_streams()
     argv, flags = read_command(command or [])
     stdin, tty = stdin or "i" in flags, tty or "t" in flags
     try:

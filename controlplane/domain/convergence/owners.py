@@ -290,8 +290,8 @@ OTHER_OWNERS: tuple[Owner, ...] = (
         "the worker that claimed it; {rule}",
     ),
     Owner(
-        "an exec session that no cell has claimed, whose client or cell is away, or whose attempt is"
-        " released",
+        "an exec session that no cell has claimed, whose client or cell is away, or whose attempt"
+        " is released",
         "ENDED, with the reason",
         10,
         "stale_sessions",

@@ -2,6 +2,7 @@
 
 import threading
 from collections import deque
+from collections.abc import Callable
 
 import pytest
 
@@ -58,6 +59,7 @@ class End:
         self.after: list[int] = []
         self.wires: list[Wire] = []
         self.fault: Exception | None = None
+        self.during_connect: Callable[[], None] = lambda: None
         self.link = ExecLink(
             self.connect,
             receives=CELL_KINDS,
@@ -70,6 +72,7 @@ class End:
         self.after.append(after)
         if self.fault is not None:
             raise self.fault
+        self.during_connect()
         self.wires.append(Wire())
         return self.wires[-1]
 
@@ -130,6 +133,17 @@ def test_reconnect_names_the_last_consumed_frame_and_drops_repeats(end: End) -> 
         again.put(FrameKind.DATA, position, b"%d" % position)
     found = [end.link.receive(0) for _ in range(3)]
     assert [frame and frame.payload for frame in found] == [None, None, b"4"]
+
+
+def test_frame_that_is_confirmed_during_a_reconnect_is_acknowledged(end: End) -> None:
+    wire = end.connected()
+    wire.put(FrameKind.DATA, 1, b"1")
+    end.link.receive(0)
+    wire.incoming.append(ConnectionLost("gone"))
+    end.link.receive(0)
+    end.during_connect = lambda: end.link.confirm(1)
+    assert positions(end.connected()) == [("ACK", 1)]
+    assert end.after == [0, 0]
 
 
 def test_claim_is_known_from_the_first_message(end: End) -> None:

@@ -1,5 +1,8 @@
 """`cellrun exec`: its words, and the errors before a program runs."""
 
+import subprocess
+import sys
+
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -9,6 +12,18 @@ from tests.unit.client.documents import a_page, a_task
 from tests.unit.client.stub_server import Api
 
 UID = "01890a5d-ac96-774b-bcce-b302099a8057"
+STREAM = """
+import os, sys
+from cellrun.cli import app
+from cellrun.commands.jobs import enter
+def attach(*args, **options):
+    closed = int(sys.argv.pop())
+    os.write(closed, b"output")
+    assert os.path.samestat(os.fstat(closed), os.stat(os.devnull))
+    return 7, "a reason"
+enter.attach = attach
+app(["exec", "%s", "true"])
+"""
 
 
 def call(*words: str) -> Result:
@@ -58,6 +73,30 @@ def test_refusal_of_the_api_is_one_line_and_255(environment: Api, status: int, d
     result = call("-i", UID, "--", "ls", "-l")
     assert (result.exit_code, result.stderr) == (255, f"cellrun: {detail} [{status}]\n")
     assert environment.requests[-1][3] == {"command": ["ls", "-l"], "tty": False, "stdin": True}
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_closed_stream_does_not_become_a_connection(environment: Api, closed: int) -> None:
+    environment.answer(f"GET /api/v1/attempts/{UID}", {"uid": UID, "number": 1})
+    environment.answer(f"POST /api/v1/attempts/{UID}/exec", {"uid": "s"})
+    script = f'exec "$@" {closed}>&-'
+    words = [sys.executable, "-c", STREAM % UID, str(closed)]
+    process = subprocess.run(
+        ["sh", "-c", script, "sh", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+    )
+    errors = b"" if closed == 2 else b"cellrun: a reason\n"
+    assert (process.returncode, process.stderr) == (7, errors)
+
+
+def test_error_without_a_stream_for_it_has_its_code(environment: Api) -> None:
+    words = [sys.executable, "-c", "from cellrun.cli import app; app()", "exec", UID]
+    process = subprocess.run(
+        ["sh", "-c", 'exec "$@" 2>&-', "sh", *words], stdin=subprocess.DEVNULL, timeout=60
+    )
+    assert process.returncode == 255
 
 
 def test_task_without_an_attempt_is_named(environment: Api) -> None:

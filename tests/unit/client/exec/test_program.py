@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from websockets.sync.server import ServerConnection
 
+from cellrun.exec.program import BLOCK_BYTES
 from controlplane.contract.exec_frames import CloseCode, FrameKind, read_size
 from tests.harness.exec_web import ExecWeb, until
 from tests.harness.terminal import read_until
@@ -26,6 +28,16 @@ code, reason = attach(
 )
 sys.stderr.write(reason)
 sys.exit(code)
+"""
+
+FAILING_PINGS = """
+from functools import partial
+from cellrun.exec import connection
+def ping(socket, *args, **options):
+    socket.send(bytes.fromhex("06" + "0" * 15 + "102"))
+    raise RuntimeError("keepalive ping failed")
+connection.ClientConnection.ping = ping
+connection.connect = partial(connection.connect, ping_interval=0.01)
 """
 
 
@@ -136,6 +148,60 @@ def test_everything_before_the_end_is_written(web: ExecWeb) -> None:
     assert (output == content, process.returncode) == (True, 3)
 
 
+def test_connection_stays_alive_while_the_output_is_not_read(web: ExecWeb) -> None:
+    content = os.urandom(2**20)
+    with piped(web) as process:
+        for start in range(0, len(content), BLOCK_BYTES):
+            web.send(FrameKind.DATA, content[start : start + BLOCK_BYTES])
+        until(lambda: web.to_client.confirmed)  # the pipe is full after some frames
+        pings = [connection.ping() for connection in web.connections]
+        assert all(ping.wait(20) for ping in pings)
+        assert 0 < web.to_client.confirmed < len(web.to_client.frames)
+        web.exit(3)
+        output, errors = process.communicate(timeout=60)
+    assert (output == content, errors, process.returncode) == (True, b"", 3)
+    assert len(web.requests) == 1
+
+
+def test_output_that_was_received_is_written_before_the_loss_is_reported(web: ExecWeb) -> None:
+    content = os.urandom(2**20)
+    with piped(web) as process:
+        for start in range(0, len(content), BLOCK_BYTES):
+            web.send(FrameKind.DATA, content[start : start + BLOCK_BYTES])
+        until(lambda: web.to_client.confirmed)
+        assert all(connection.ping().wait(20) for connection in web.connections)
+        web.drop(CloseCode.ENDED, "the attempt was released")
+        output, errors = process.communicate(timeout=60)
+    assert output == content
+    assert b"the attempt was released" in errors
+
+
+def test_output_that_cannot_be_written_ends_the_command_at_once(web: ExecWeb) -> None:
+    with piped(web) as process:
+        until(lambda: web.connections)
+        assert process.stdout is not None
+        process.stdout.close()
+        web.send(FrameKind.DATA, b"into a closed pipe")
+        assert process.wait(60) == 1
+        assert process.stderr is not None
+        assert b"BrokenPipeError" in process.stderr.read()
+
+
+def test_error_of_the_library_is_not_written(web: ExecWeb) -> None:
+    def end(connection: ServerConnection, message: bytes) -> bool:
+        web.exit(7)
+        return True
+
+    web.on_message = end
+    process = subprocess.run(
+        [sys.executable, "-c", FAILING_PINGS + ATTACH, web.url, "", ""],
+        input=b"",
+        capture_output=True,
+        timeout=60,
+    )
+    assert (process.returncode, process.stderr) == (7, b"")
+
+
 @pytest.mark.parametrize("code", [CloseCode.ENDED, CloseCode.NOT_PERMITTED, CloseCode.REPLACED])
 def test_session_that_ends_without_its_program_is_an_error(web: ExecWeb, code: CloseCode) -> None:
     with piped(web) as process:
@@ -211,7 +277,7 @@ def test_size_is_sent_first_and_at_each_change(web: ExecWeb) -> None:
         assert {frame.kind for frame in web.to_cell.frames} == {FrameKind.RESIZE}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_terminal_is_restored_when_the_command_is_ended(web: ExecWeb, number: int) -> None:
     with on_terminal(web) as (process, _, theirs):
         before = termios.tcgetattr(theirs)

@@ -132,6 +132,21 @@ def test_frames_that_were_not_accepted_are_sent_again(web: ExecWeb, sessions: Ce
     assert web.to_client.content() == b"once\n"
 
 
+def test_end_waits_for_a_reader_that_is_slower_than_a_reconnect(
+    web: ExecWeb, sessions: CellSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(sessions, "sh", "-c", "read line; echo once")
+    until(lambda: web.connections)
+    monkeypatch.setattr("workers.exec.session.RECONNECT_SECONDS", 0.0)
+    web.is_accepting = False
+    web.type((FrameKind.DATA, b"\n"))
+    web.end()
+    web.is_accepting = True
+    web.drop()
+    until(lambda: web.to_client.repeated, 10)
+    until(lambda: sessions.count == 0)
+
+
 def test_restart_of_web_does_not_end_the_program(web: ExecWeb, sessions: CellSessions) -> None:
     begin(sessions, "cat")
     web.type((FrameKind.DATA, b"before "))
