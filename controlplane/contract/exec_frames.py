@@ -5,13 +5,14 @@ their frames from 1, without gaps. Web stores them in this order and passes them
 positions, so that each side can continue after a broken connection and no frame counts twice.
 """
 
+import shlex
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
 MAX_DATA_BYTES = 64 * 1024  # of one frame; more is sent as several
 MAX_REASON_BYTES = 2 * 1024  # of an EXIT
-MAX_STATE_BYTES = 256 * 1024  # of a STATE; the command alone may take 32 KiB
+MAX_STATE_BYTES = 256 * 1024  # of a STATE; the command alone may take 96 KiB
 # What web stores of one direction before the receiver must confirm it.
 MAX_UNCONFIRMED_BYTES = 1024 * 1024
 MAX_POSITION = (1 << 63) - 1
@@ -19,7 +20,8 @@ MAX_FRAME_BYTES = 9 + MAX_STATE_BYTES
 """The longest frame of any kind: the limit for messages of a WebSocket library."""
 
 MAX_COMMAND_ARGUMENTS = 256
-MAX_COMMAND_BYTES = 32 * 1024
+MAX_COMMAND_BYTES = 16 * 1024
+"""Of a command that is quoted for a shell: the audit log has it whole."""
 
 _HEAD = struct.Struct("!BQ")
 _SIZE = struct.Struct("!HH")
@@ -162,6 +164,6 @@ def check_command(command: tuple[str, ...]) -> str | None:
         return "an argument must not contain NUL"
     if not command[0]:
         return "the first argument is the program, and must not be empty"
-    if sum(len(argument.encode("utf-8", "replace")) for argument in command) > MAX_COMMAND_BYTES:
-        return f"a command has at most {MAX_COMMAND_BYTES // 1024} KiB"
+    if len(shlex.join(command).encode("utf-8", "replace")) > MAX_COMMAND_BYTES:
+        return f"a command has at most {MAX_COMMAND_BYTES // 1024} KiB when quoted for a shell"
     return None

@@ -14,6 +14,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from controlplane import clock
 from controlplane.api.exec.gateway import ExecGateway
+from controlplane.config.http_protocol import PromptHeaders, PromptWebSockets
 from controlplane.contract.exec_frames import (
     ExecFrame,
     FrameKind,
@@ -44,7 +45,8 @@ class ExecWeb:
             lifespan="off",
             log_config=None,
             timeout_graceful_shutdown=1,
-            ws="websockets-sansio",
+            http=PromptHeaders,
+            ws=PromptWebSockets,
             ws_max_size=131_072,
             ws_per_message_deflate=False,
         )

@@ -1,6 +1,7 @@
-"""Web closes connections without a complete header, and no others."""
+"""Web closes connections without a complete header or a valid handshake, and no others."""
 
 import asyncio
+import logging
 import socket
 import threading
 import time
@@ -12,21 +13,32 @@ import pytest
 import uvicorn
 
 from controlplane.config import http_protocol
-from controlplane.config.http_protocol import PromptHeaders
+from controlplane.config.http_protocol import PromptHeaders, PromptWebSockets
 
 USUAL_HEADER_SECONDS = http_protocol.HEADER_SECONDS
 HEADER_SECONDS, DEADLINE_SECONDS = 0.3, 20.0
 MOST = 4
 HALF = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+UPGRADE = (
+    b"Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n"
+)
 
 
 class Application:
-    """Answers after `may_answer`, with the length of the body."""
+    """Answers after `may_answer`, with the length of the body.
+
+    Of WebSockets it refuses those at /refused, and sends on others until they end.
+    """
 
     def __init__(self) -> None:
         self.may_answer = threading.Event()
+        self.has_left = threading.Event()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "websocket":
+            await self._serve_stream(scope, receive, send)
+            return
         length, more = 0, True
         while more:
             message = await receive()
@@ -35,6 +47,18 @@ class Application:
         await asyncio.to_thread(self.may_answer.wait, DEADLINE_SECONDS)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": str(length).encode()})
+
+    async def _serve_stream(self, scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        if scope["path"] == "/refused":
+            await send({"type": "websocket.http.response.start", "status": 401, "headers": []})
+            await send({"type": "websocket.http.response.body", "body": b""})
+            return
+        await send({"type": "websocket.accept"})
+        while (await receive())["type"] != "websocket.disconnect":
+            await send({"type": "websocket.send", "bytes": b"alive"})
+        self.has_left.set()
+        await send({"type": "websocket.send", "bytes": b"late"})
 
 
 @pytest.fixture
@@ -53,6 +77,7 @@ def connect(
         uvicorn.Config(
             application,
             http=PromptHeaders,
+            ws=PromptWebSockets,
             lifespan="off",
             log_config=None,
             limit_concurrency=MOST,
@@ -153,3 +178,94 @@ def test_requests_beyond_the_limit_of_connections_are_refused_until_the_others_a
         answered = ends.enter_context(closing(connect()))
         answered.sendall(HALF + b"\r\n")
         assert answered.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def receive_all(connection: socket.socket) -> bytes:
+    """Return what is received until the other end closes."""
+    received = b""
+    while True:
+        try:
+            block = connection.recv(10_000)
+        except ConnectionResetError:
+            return received
+        if not block:
+            return received
+        received += block
+
+
+HANDSHAKES = {
+    "long path": (b"GET /" + b"x" * 9_000 + b" HTTP/1.1\r\n" + UPGRADE, b"414"),
+    "long header": (b"GET / HTTP/1.1\r\n" + UPGRADE + b"X: " + b"x" * 9_000 + b"\r\n", b"431"),
+    "300 headers": (b"GET / HTTP/1.1\r\n" + UPGRADE + b"X-A: 1\r\n" * 300, b"431"),
+    "POST": (b"POST / HTTP/1.1\r\n" + UPGRADE, b"405"),
+    "body": (b"POST / HTTP/1.1\r\n" + UPGRADE + b"Content-Length: 9\r\n", b"400"),
+    "chunks": (b"GET / HTTP/1.1\r\n" + UPGRADE + b"Transfer-Encoding: chunked\r\n", b"400"),
+    "no key": (b"GET / HTTP/1.1\r\n" + UPGRADE.partition(b"Sec-WebSocket-Key")[0], b"400"),
+}
+
+
+@pytest.mark.parametrize(("head", "status"), HANDSHAKES.values(), ids=HANDSHAKES)
+def test_a_malformed_handshake_is_answered_and_closed_at_once(
+    connect: Callable[[], socket.socket],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    head: bytes,
+    status: bytes,
+) -> None:
+    monkeypatch.setattr(http_protocol, "HEADER_SECONDS", 10 * DEADLINE_SECONDS)
+    with closing(connect()) as refused:
+        refused.sendall(head + b"\r\n")
+        assert receive_all(refused).startswith(b"HTTP/1.1 " + status)
+    assert not [line for line in caplog.records if line.levelno >= logging.ERROR]
+
+
+def test_connections_of_malformed_handshakes_are_not_kept(
+    application: Application, connect: Callable[[], socket.socket]
+) -> None:
+    application.may_answer.set()
+    with ExitStack() as ends:
+        for _ in range(2 * MOST):
+            refused = ends.enter_context(closing(connect()))
+            refused.sendall(HANDSHAKES["300 headers"][0] + b"\r\n")
+            receive_all(refused)
+        answered = ends.enter_context(closing(connect()))
+        answered.sendall(HALF + b"\r\n")
+        assert answered.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_a_refused_handshake_is_answered_without_an_error_in_the_log(
+    connect: Callable[[], socket.socket], caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(connect()) as refused:
+        refused.sendall(b"GET /refused HTTP/1.1\r\n" + UPGRADE + b"\r\n")
+        assert receive_all(refused).startswith(b"HTTP/1.1 401")
+    assert not [line for line in caplog.records if line.levelno >= logging.ERROR]
+
+
+NOT_UTF8 = {
+    "one frame": b"\x81\x82" + bytes(4) + b"\xc3\x28",
+    "two frames": b"\x01\x81" + bytes(4) + b"\xc3" + b"\x80\x81" + bytes(4) + b"\x28",
+}
+
+
+@pytest.mark.parametrize("frames", NOT_UTF8.values(), ids=NOT_UTF8)
+def test_a_text_that_is_not_utf8_closes_the_stream_without_an_error_in_the_log(
+    application: Application,
+    connect: Callable[[], socket.socket],
+    caplog: pytest.LogCaptureFixture,
+    frames: bytes,
+) -> None:
+    with closing(connect()) as stream:
+        stream.sendall(b"GET / HTTP/1.1\r\n" + UPGRADE + b"\r\n")
+        received = b""
+        while not received.endswith(b"\r\n\r\n"):
+            received += stream.recv(1)
+        assert received.startswith(b"HTTP/1.1 101")
+        valid = "é".encode()
+        stream.sendall(b"\x81\x82" + bytes(4) + valid)
+        assert stream.recv(7) == b"\x82\x05alive"
+        stream.sendall(frames)
+        closed = receive_all(stream)
+        assert (closed[0], closed[2:4]) == (0x88, (1007).to_bytes(2, "big"))
+    assert application.has_left.wait(DEADLINE_SECONDS)
+    assert not [line for line in caplog.records if line.levelno >= logging.ERROR]

@@ -20,8 +20,8 @@ class ExecSubmission(Model):
     command: list[str] = Field(
         min_length=1,
         max_length=MAX_COMMAND_ARGUMENTS,
-        description=f"The program and its arguments, at most {MAX_COMMAND_BYTES // 1024} KiB. There"
-        " is no shell unless it names one.",
+        description=f"The program and its arguments, at most {MAX_COMMAND_BYTES // 1024} KiB when"
+        " quoted for a shell. There is no shell unless it names one.",
     )
     tty: bool = Field(default=False, description="Whether it gets a terminal.")
     stdin: bool = Field(default=False, description="Whether its standard input is open.")
