@@ -223,9 +223,8 @@ def test_attempt_that_does_not_run_refuses_programs(kit: Kit) -> None:
         kit.driver.execute(ExecCommand(launch.uid, ("echo", "a")))
 
 
+@pytest.mark.parametrize("kit", ["memory"], indirect=True)
 def test_scripted_program_of_the_memory_driver(kit: Kit) -> None:
-    if kit.name != "memory":
-        pytest.skip("its programs are real")
     launch = kit.launch("sleep", "300")
     kit.driver.start(launch)
     kit.events.started(launch.uid)
