@@ -1,4 +1,4 @@
-"""Find rules with work, in the only statement of an idle tick, and pages of their jobs."""
+"""Find rules with work, in one statement for all, and pages of their jobs."""
 
 from collections.abc import Collection
 from datetime import datetime
