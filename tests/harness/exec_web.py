@@ -180,8 +180,9 @@ class ExecWeb:
                 passed.confirmed = max(passed.confirmed, frame.position)
                 passed.changed.notify_all()
             return
+        is_accepting = self.is_accepting  # tests set it once they have seen the stored frame
         stored.add(frame)
-        if self.is_accepting:
+        if is_accepting:
             connection.send(pack_frame(ExecFrame(FrameKind.ACCEPTED, len(stored.frames))))
 
     def _pass(self, connection: ServerConnection, stream: FrameStream, after: int) -> None:

@@ -125,28 +125,38 @@ class GangPlacer:
         work = self._work
         for job_id in dict.fromkeys(work.waiting.job_ids[row] for row in rows):
             reserved = [row for row in self._rows.get(job_id, ()) if row in work.kept]
-            if reserved and work.limit > 0:
-                self._place_reserved(_requirement_of(work.facts.gangs[job_id]), reserved)
+            if not reserved or work.limit <= 0:
+                continue
+            gang = work.facts.gangs[job_id]
+            for place in self._places(gang):
+                if self._place_reserved(_requirement_of(gang), reserved, place):
+                    break
 
-    def _place_reserved(self, wanted: _GangRequirement, rows: Sequence[int]) -> None:
+    def _place_reserved(
+        self, wanted: _GangRequirement, rows: Sequence[int], place: Mask | None
+    ) -> bool:
+        """Place members on their reserved cells in `place`; return whether any was placed."""
         work, cells = self._work, [self._work.waiting.nominated_cell_ids[row] for row in rows]
         within = np.zeros(len(work.board.cells), dtype=bool)
         within[[work.board.index_of[cell] for cell in cells if cell is not None]] = True
-        saved = self._save()
+        if place is not None:
+            within &= place
+        saved, left = self._save(), int(work.left[rows].sum())
         if wanted.total:
             tried = self._run_trial(wanted, rows, within, avoiding=False)
             if tried.why is not None:
                 self._restore(saved)
-                return
+                return False
             for row, given in tried.placed.items():
                 work.columns_of_gang(row, given)
         else:  # the minima are met: each member is placed by itself
             for row, cell in zip(rows, cells, strict=True):
                 if cell is not None:
-                    here, picked = work.board.only(cell), np.array([row], dtype=np.int64)
+                    here, picked = work.board.only(cell) & within, np.array([row], dtype=np.int64)
                     work.place_run(work.shape_of(row), picked, int(work.left[row]), here)
         for row in rows:
             self._keep_rest(row)
+        return int(work.left[rows].sum()) < left
 
     def _place(
         self, gang: GangFacts, wanted: _GangRequirement, rows: Sequence[int]

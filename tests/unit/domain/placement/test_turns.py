@@ -338,3 +338,25 @@ def test_gang_in_a_strict_pool_takes_only_its_reservation_before_its_turn() -> N
     cells = [core(1), core(2)]
     outcome = run(cells, *rows, gangs=gangs, nominations=(kept(1, 1),), policy=strict)
     assert outcome.placed == {1: 1}
+
+
+def test_reservation_in_another_zone_takes_no_further_member_of_a_gang() -> None:
+    """The members that run determine the zone, also if capacity was reserved elsewhere before."""
+    cells = [core(1, labels={"zone": "a"}), core(2, 2, labels={"zone": "b"})]
+    running = GangGroupFacts({S.ASSIGNED: 1, S.PENDING: 1}, 1)
+    facts = GangFacts((1,), (running,), 1, group_by="zone", cell_ids=frozenset({2}))
+    member = row(1, coscheduled=True, job=1, nominated_cell_id=1)
+    reserved: dict[str, Any] = {"gangs": {1: facts}, "nominations": (kept(1, 1),)}
+    outcome = run(cells, member, row(3), policy=STRICT, **reserved)
+    assert outcome.where(1) == {2: 1}
+
+
+def test_gang_with_reservations_in_two_zones_starts_in_one() -> None:
+    cells = [core(1, labels={"zone": "a"}), core(2, labels={"zone": "b"})]
+    rows = [row(1, coscheduled=True, nominated_cell_id=1), row(1, coscheduled=True)]
+    rows[1] = replace(rows[1], nominated_cell_id=2)
+    facts = replace(gang((1, 2, 2)), group_by="zone")
+    reserved: dict[str, Any] = {"gangs": {1: facts}, "nominations": (kept(1, 1), kept(2, 1))}
+    assert run(cells, *rows, policy=STRICT, **reserved).placed == {}
+    larger = [core(1, labels={"zone": "a"}), core(2, 2, labels={"zone": "b"})]
+    assert run(larger, *rows, policy=STRICT, **reserved).where(1) == {2: 2}
