@@ -87,7 +87,14 @@ def _summarize_work(minutes: Sequence[Minute]) -> str:
         return "no samples"
     held = max(minute.held or 0 for minute in known)
     waiting = max(minute.waiting or 0 for minute in known)
-    return f"at most {held:.0f} on cells and {waiting:.0f} waiting"
+    return (
+        f"at most {_average(held)} on cells and {_average(waiting)} waiting (average of a minute)"
+    )
+
+
+def _average(value: float) -> str:
+    """Return an average of tasks, with a decimal only if there is a fraction."""
+    return f"{value:.1f}".removesuffix(".0")
 
 
 def failures(now: datetime) -> list[dict[str, Any]]:

@@ -169,9 +169,10 @@ def test_failures_of_the_last_hour_are_summed_by_reason_with_their_last_jobs(
 def test_the_hour_has_a_value_for_each_minute_as_lines_and_as_a_table(operator: Client) -> None:
     buckets = [0] * (len(BOUNDS) + 1)
     buckets[bucket_of(7)] = 4
-    for seconds in (30, 45):
+    figures: dict[str, Any] = {"latencies": buckets, "waiting": [1, 2, 3]}
+    for seconds, held in ((30, 1), (45, 0)):
         at = NOW - timedelta(minutes=3, seconds=seconds)
-        add_sample(at, started=4, succeeded=2, failed=1, latencies=buckets, waiting=[1, 2, 3])
+        add_sample(at, started=4, succeeded=2, failed=1, held=[held, 0, 0], **figures)
     add_sample(NOW - timedelta(minutes=61), started=50)
     answer = operator.get("/admin/")
     tasks, latency, open_work = answer.context["charts"]
@@ -191,6 +192,7 @@ def test_the_hour_has_a_value_for_each_minute_as_lines_and_as_a_table(operator: 
     shown = unescape(answer.content.decode()).replace("\xa0", " ")
     assert "8 started, 4 succeeded, 2 failed, 0 killed" in shown
     assert "half of the tasks within 7.50 s, 95 % within 9.75 s" in shown
+    assert "at most 0.5 on cells and 6 waiting (average of a minute)" in shown
     table = shown.split("Tasks per minute as a table")[1].split("</details>")[0]
     assert "2026-11-20 11:56:00 8 4 2" in words(table)
     assert "2026-11-20 11:55:00" not in table
