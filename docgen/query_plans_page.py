@@ -42,9 +42,9 @@ statement scans a big table sequentially.
   Waits for locks are included. Statements that differ in constants only are one.
 * Plans are those of `EXPLAIN (ANALYZE, BUFFERS)`, which each process of the control plane runs
   at the place of the statement, with its parameters, in a savepoint that it rolls back: for the
-  first call of each statement and then every 2 s. Of several plans the one with the most blocks is
-  shown. `rows` are averages of the loops, `removed` the rows that filters of all loops discarded,
-  `hit` and `read` blocks of 8 KiB in and outside the buffers of PostgreSQL.
+  first five calls of each statement and then every 2 s. Of several plans the one with the most
+  blocks is shown. `rows` are averages of the loops, `removed` the rows that filters of all loops
+  discarded, `hit` and `read` blocks of 8 KiB in and outside the buffers of PostgreSQL.
 
 Each recorded plan, not only those below, is checked for
 

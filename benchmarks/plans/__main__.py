@@ -38,6 +38,15 @@ _LOG = (
 )
 # The log is written by a process of its own.
 _LOG_DELAY_SECONDS = 2.0
+# Copies have larger ids than the job that was copied. What follows is newer than they are.
+_COPIED = ("job", "taskgroup", "task", "transition")
+_CONTINUE = """
+SELECT setval(pg_get_serial_sequence('controlplane_{0}', 'id'), max(id)) FROM controlplane_{0}
+"""
+_SAMPLED = """
+UPDATE controlplane_walk SET after = found.last || ':' || found.last
+FROM (SELECT max(id) AS last FROM controlplane_transition) found WHERE name = 'samples'
+"""
 _TABLES = """
 SELECT relname, greatest(reltuples, 0)::bigint FROM pg_class
 WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
@@ -110,6 +119,7 @@ def run(options: Options) -> Result:
     with recording() as old:
         others = Others(old.stand.pids)
         make_old_jobs(old.stand, old.connection, sizes)
+        _continue_behind_copies(old.connection)
         load = MixedLoad(old.stand, seconds)
         with old.record("mixed", vacuums=True):
             load.run()
@@ -134,6 +144,13 @@ def run(options: Options) -> Result:
         result.rows.append((one["text"][:60], *row, f"{one['rows']:g}"))
     result.notes.append(others_note([busy]))
     return result
+
+
+def _continue_behind_copies(connection: Connection) -> None:
+    """Let new rows have larger ids than the copies, which samples of pools do not count."""
+    for table in _COPIED:
+        connection.execute(_CONTINUE.format(table))
+    connection.execute(_SAMPLED)
 
 
 def main() -> int:

@@ -2,8 +2,8 @@
 
 Before a statement runs, the recorder runs it under EXPLAIN (ANALYZE, BUFFERS) in a savepoint that
 it rolls back, so the plan is that of the same rows, locks and statistics. It does so for the first
-call of each statement, and then once in a few seconds. PostgreSQL's auto_explain would do the same,
-but the embedded PostgreSQL has no extensions.
+calls of each statement, and then once in a few seconds. PostgreSQL's auto_explain would do the
+same, but the embedded PostgreSQL has no extensions.
 """
 
 import json
@@ -18,6 +18,8 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 EVERY_SECONDS = 2.0
+BURST = 5
+"""Calls that are recorded one after the other: those of one statement may have several plans."""
 _EXPLAIN = "EXPLAIN (ANALYZE, BUFFERS, VERBOSE, FORMAT JSON) "
 _EXPLAINED = re.compile(r"\s*(?:SELECT|WITH|INSERT|UPDATE|DELETE)\b", re.IGNORECASE)
 # A rollback to a savepoint does not undo them.
@@ -58,7 +60,7 @@ class Recorder:
         self._path = path
         self._clock = clock
         self._lock = threading.Lock()
-        self._last: dict[str, float] = {}
+        self._full_at: dict[str, float] = {}
 
     def __call__(
         self,
@@ -80,9 +82,10 @@ class Recorder:
             return False
         now = self._clock()
         with self._lock:
-            if now - self._last.get(sql, -EVERY_SECONDS) < EVERY_SECONDS:
+            full_at = max(self._full_at.get(sql, now), now) + EVERY_SECONDS
+            if full_at > now + BURST * EVERY_SECONDS:
                 return False
-            self._last[sql] = now
+            self._full_at[sql] = full_at
         return True
 
     def _write(self, record: Document) -> None:

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection, transaction
 
 from benchmarks.plans.parsing import walk
-from benchmarks.plans.recorder import EVERY_SECONDS, Recorder
+from benchmarks.plans.recorder import BURST, EVERY_SECONDS, Recorder
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -59,16 +59,21 @@ def test_statement_has_its_effect_once_and_its_plan_is_recorded(
 
 
 @pytest.mark.usefixtures("numbers")
-def test_statement_is_recorded_again_after_the_interval(tmp_path: Path) -> None:
+def test_first_calls_are_recorded_and_then_one_in_each_interval(tmp_path: Path) -> None:
     path, clock = tmp_path / "plans.jsonl", Clock()
     with connection.execute_wrapper(Recorder(path, clock)):
-        run("SELECT n FROM numbers")
+        for _ in range(2 * BURST):
+            run("SELECT n FROM numbers")
+        assert len(records_of(path)) == BURST
         clock.now += EVERY_SECONDS / 2
         run("SELECT n FROM numbers")
-        assert len(records_of(path)) == 1
-        clock.now += EVERY_SECONDS
-        run("SELECT n FROM numbers")
-    assert len(records_of(path)) == 2
+        assert len(records_of(path)) == BURST
+        clock.now += EVERY_SECONDS / 2
+        for _ in range(3):
+            run("SELECT n FROM numbers")
+        assert len(records_of(path)) == BURST + 1
+        run("SELECT 1 FROM numbers")
+    assert len(records_of(path)) == BURST + 2
 
 
 @pytest.mark.usefixtures("numbers")
