@@ -14,6 +14,10 @@ from typing import Any
 OURS = "cellrun-"
 """The beginning of the application names of the control plane's connections."""
 
+SCAN = "sequential scan"
+DISCARDED = "discarded rows"
+SORT = "large sort"
+
 BIG_TABLE_ROWS = 10_000
 """No statement may scan a table with more rows sequentially."""
 
@@ -104,16 +108,16 @@ def list_findings(plan: Plan, table_rows: Mapping[str, int]) -> list[PlanFinding
         if node["Node Type"] == "Seq Scan":
             is_big = table_rows.get(table, 0) > BIG_TABLE_ROWS
             if is_big or read > MOST_SCANNED_ROWS * node.get("Actual Loops", 0):
-                found.append(PlanFinding("sequential scan", f"{table}: {read:,.0f} rows"))
+                found.append(PlanFinding(SCAN, f"{table}: {read:,.0f} rows"))
         elif removed > MOST_DISCARDED_ROWS and kept < LEAST_SHARE_KEPT * read:
             place = " by ".join(filter(None, (table, node.get("Index Name"))))
             text = f"{place or node['Node Type']}: {kept:,.0f} of {read:,.0f} rows"
-            found.append(PlanFinding("discarded rows", text))
+            found.append(PlanFinding(DISCARDED, text))
         if node["Node Type"] in ("Sort", "Incremental Sort"):
             is_on_disk = node.get("Sort Space Type") == "Disk"
             if kept > MOST_SORTED_ROWS or is_on_disk:
                 place = " on disk" if is_on_disk else ""
-                found.append(PlanFinding("large sort", f"{kept:,.0f} rows{place}"))
+                found.append(PlanFinding(SORT, f"{kept:,.0f} rows{place}"))
     return list(dict.fromkeys(found))
 
 

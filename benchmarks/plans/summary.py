@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.plans.parsing import (
+    SCAN,
     StatementTotals,
     count_blocks,
     list_findings,
@@ -16,7 +17,6 @@ from benchmarks.plans.parsing import (
 ID = "PLANS"
 TOP = 10
 MOST_TEXT = 1_200
-SCAN = "sequential scan"
 
 
 @dataclass(frozen=True, slots=True)
