@@ -59,7 +59,7 @@ demo: setup ## run the examples on an own stack: ENGINE=docker, process
 
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: test soak check format docs bench compare lock sbom tools
+.PHONY: test soak check format docs bench plans compare lock sbom tools
 test: setup ## everything CI runs; ENGINE=none skips, and says so, what needs an engine
 	@test "$(ENGINE)" = none || $(STACK) engine
 	@$(MAKE) tools
@@ -100,6 +100,9 @@ docs: setup ## write the pages and the client's types that follow from the code
 bench: setup ## print the benchmarks' tables: ONLY=B1,B6 RUNS=3 SIZE=tiny, short, full BUDGET=60 RESULTS=folder
 	@$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS)) \
 		$(if $(SIZE),--size $(SIZE)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(RESULTS),--results $(RESULTS))
+
+plans: setup ## record the plans of the hottest statements with a million tasks: SIZE=full RESULTS=folder
+	@$(BIN)/python -m benchmarks.plans $(if $(SIZE),--size $(SIZE)) $(if $(RESULTS),--results $(RESULTS))
 
 compare: setup ## report what got slower since a commit: BASE=main~1 CHANGE=HEAD ONLY=B1,B6 ROUNDS=6
 	@test -n "$(BASE)" || { echo "BASE is missing: the commit to compare with"; exit 1; }

@@ -68,9 +68,10 @@ def _copy_jobs(
         f" FROM generate_series(0, {count - 1}) g"
     )
     ids = {"id": number, "expires_at": "NULL", "guid": "NULL", "task_count": str(size)}
+    ids["is_usage_counted"] = "true"
     _copy(connection, "job", f"id = {key}", each, ids)
     of_job = {"job_id": number}
-    group = {"id": number, "task_count": str(size), **of_job}
+    group = {"id": number, "task_count": str(size), "replicas": str(size), **of_job}
     _copy(connection, "taskgroup", f"job_id = {key}", each, group)
     each = (
         f"SELECT {job} + g / {size} AS job, {task} + g AS task, g % {size} AS index,"

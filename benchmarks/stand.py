@@ -48,11 +48,16 @@ class NotReady(RuntimeError):
     """A process was not ready in time; the text names it and its log."""
 
 
+class Unavailable(NotReady):
+    """A request was answered with 503: it can be repeated later."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a benchmark wants of its stand. `database_options`: PostgreSQL's, as name=value.
 
-    `settings`: of the control plane, where the shipped ones will not do; `capacity`: of each cell.
+    `settings`: of the control plane, where the shipped ones will not do; `environment`: added to
+    that of its processes; `capacity`: of each cell.
     With a `driver` other than memory there is one cell. `cells` are spread evenly over `fleets`
     processes. Of `webs` web processes each has a port of its own.
     """
@@ -64,6 +69,7 @@ class Wanted:
     flower: bool = False
     database_options: Sequence[str] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
     capacity: str = CAPACITY
 
     def fleet_cells(self) -> dict[str, list[str]]:
@@ -111,15 +117,20 @@ class Stand:
 
     def get(self, path: str) -> Any:
         """GET from the API as an operator; the answer."""
+        return json.loads(self.read(path))
+
+    def read(self, path: str) -> bytes:
+        """GET any path as an operator; the body of the answer."""
         token = self.plan.credentials.operator_token
         request = urllib.request.Request(
             self.plan.url + path, headers={"Authorization": f"Bearer {token}"}
         )
         try:
             with _opener().open(request, timeout=60) as answer:
-                return json.load(answer)
+                return bytes(answer.read())
         except urllib.error.HTTPError as fault:
-            raise NotReady(f"GET {path}: {fault.code} {fault.read().decode()[:500]}") from None
+            kind = Unavailable if fault.code == 503 else NotReady
+            raise kind(f"GET {path}: {fault.code} {fault.read().decode()[:500]}") from None
 
     def check_alive(self) -> None:
         """Raises NotReady if a process has ended."""
@@ -265,7 +276,8 @@ def _start_processes(stand: Stand, wanted: Wanted) -> None:
     names = (*CONTROL, "flower") if wanted.flower else CONTROL
     for process in list_processes(plan):
         if process.name in names:
-            stand.start(process)
+            environment = {**process.environment, **wanted.environment}
+            stand.start(replace(process, environment=environment))
     for number in range(2, wanted.webs + 1):
         process, url = _another_web(plan, number)
         stand.start(process)

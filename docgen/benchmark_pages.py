@@ -61,6 +61,9 @@ _TAIL = """
 `tests/e2e/test_resolving_race.py`, `tests/e2e/test_fleet_killed.py` and
 `tests/e2e/test_open_loop.py` (the generator of B13) are tests on the same stand.
 
+`make plans` finds the hottest statements with a million ended tasks, and their
+[plans](query-plans.md).
+
 For profiling: `py-spy record -p PID --gil` on inbox, placement or the fleet, and PostgreSQL's
 `log_min_duration_statement` (`benchmarks.stand.Wanted.database_options`).
 

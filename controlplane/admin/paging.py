@@ -43,7 +43,9 @@ class BoundedPaginator(Paginator):
         rows: Any = self.object_list
         if not isinstance(rows, QuerySet):
             return len(rows)
-        counted = rows.order_by()[:EXACT_UP_TO].count()
+        # A scan of the table would read it whole if most rows are hidden.
+        ordered = rows.order_by("-pk") if self.is_whole else rows.order_by()
+        counted = ordered[:EXACT_UP_TO].count()
         if counted < EXACT_UP_TO or not self.is_whole:
             return counted
         return max(counted, _estimate(rows.model._meta.db_table))

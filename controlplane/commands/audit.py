@@ -4,7 +4,6 @@ The origin of a request (user, token, address) is bound once, by the middleware 
 management command, so that no command can forget to pass it on: docs/decisions/0051.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,7 +18,7 @@ from django.db import models, transaction
 
 from controlplane import clock
 from controlplane.contract.codec import clean_text
-from controlplane.queries.sql import rows
+from controlplane.queries.sql import encoded, rows
 
 log = structlog.get_logger("cellrun.audit")
 
@@ -252,7 +251,7 @@ def _columns(entries: Sequence[AuditEntry]) -> dict[str, list[Any]]:
 
 
 def _as_json(values: Mapping[str, Any] | None) -> str | None:
-    return None if values is None else json.dumps(values)
+    return None if values is None else encoded(values)
 
 
 def _log(lines: Sequence[Mapping[str, Any]], entries: Sequence[AuditEntry]) -> None:

@@ -251,7 +251,7 @@ def _by_beginning(column: str, readable: Collection[int] | None) -> str:
         SELECT id FROM controlplane_job
         WHERE lower({column}) COLLATE "C" LIKE %(beginning)s
           AND deleted_at IS NULL {_of_projects(readable)}
-        LIMIT {MAX_FOUND}
+        ORDER BY lower({column}) COLLATE "C" LIMIT {MAX_FOUND}
         """
 
 

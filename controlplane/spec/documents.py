@@ -8,7 +8,7 @@ duplicate keys in either language are rejected.
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -51,7 +51,7 @@ def check_plain(value: Any) -> None:
         nodes += len(level)
         if nodes > MAX_NODES:
             raise UnreadableDocument(f"more than {MAX_NODES} values")
-        level = [child for item in level for child in _children_of(item)]
+        level = _children_of(level)
         if not level:
             return
     raise UnreadableDocument(f"more than {MAX_DEPTH} nested lists and mappings")
@@ -91,17 +91,21 @@ def _fault_of_number(number: float) -> str:
     return "" if math.isfinite(number) else "a number is not finite"
 
 
-def _children_of(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        yield from value
-        yield from value.values()
-    elif isinstance(value, list):
-        yield from value
-    elif isinstance(value, str):
-        if text := fault_of_text(value):
+def _children_of(level: Sequence[Any]) -> list[Any]:
+    """Return keys and values of the mappings, and items of the lists, in `level`."""
+    children: list[Any] = []
+    for value in level:
+        if isinstance(value, str):
+            if text := fault_of_text(value):
+                raise UnreadableDocument(text)
+        elif isinstance(value, dict):
+            children += value
+            children += value.values()
+        elif isinstance(value, list):
+            children += value
+        elif isinstance(value, float) and (text := _fault_of_number(value)):
             raise UnreadableDocument(text)
-    elif isinstance(value, float) and (text := _fault_of_number(value)):
-        raise UnreadableDocument(text)
+    return children
 
 
 def _read_json(text: str) -> Any:

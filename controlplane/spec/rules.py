@@ -27,6 +27,7 @@ MAX_DEFINITION_BYTES = 32 * 1024
 
 _DEFINITION_FIELDS = ("image", "command", "entrypoint", "workdir", "user", "env", "result_file")
 _STREAMS = ("stdout", "stderr")
+_ALL_STREAMS = ("stdin", *_STREAMS)
 # Fields that are rejected for plain processes, which would ignore them.
 _CONTAINER_ONLY = (
     "image",
@@ -43,6 +44,7 @@ _CONTAINER_ONLY = (
     "privileged",
     "capabilities",
 )
+_CONTAINER_DEFAULTS = tuple((it, GroupFields.model_fields[it].default) for it in _CONTAINER_ONLY)
 _PROCESS_ONLY = ("health_check", "idle_timeout_seconds", "ports", "stdin", "stdout", "stderr")
 
 
@@ -178,10 +180,10 @@ def _check_task_type(job: JobSpec, group: TaskGroupSpec) -> Iterator[Finding]:
         return
     if not group.command:
         yield ("command",), "is required for task_type process"
-    for name in _CONTAINER_ONLY:
+    for name, default in _CONTAINER_DEFAULTS:
         # For a process, `default` is the host's network.
         is_host_network = name == "network" and group.network == "default"
-        if getattr(group, name) != GroupFields.model_fields[name].default and not is_host_network:
+        if getattr(group, name) != default and not is_host_network:
             yield (name,), "is not supported for task_type process"
 
 
@@ -309,6 +311,8 @@ def _check_references(job: JobSpec) -> Iterator[Finding]:
 
 def _check_cycles(job: JobSpec) -> Iterator[Finding]:
     dependencies = {g.name: {d.group for d in g.dependencies()} for g in job.groups}
+    if not any(dependencies.values()):
+        return  # the usual case
     names = set(dependencies)
     while ready := {
         name
@@ -394,6 +398,8 @@ def _check_addresses(job: JobSpec) -> Iterator[Finding]:
 
 def _check_streams(group: TaskGroupSpec) -> Iterator[Finding]:
     """Yield faults of the files of standard input, output and error."""
+    if not any(getattr(group, name) for name in _ALL_STREAMS):
+        return  # the usual case
     files = {item.path for item in group.inputs if item.from_ is None}
     folders = [item.path for item in group.inputs if item.from_ is not None]
     stdin = group.stdin
@@ -419,6 +425,8 @@ def _check_streams(group: TaskGroupSpec) -> Iterator[Finding]:
 
 def _check_paths(group: TaskGroupSpec) -> Iterator[Finding]:
     """Yield paths that are used twice, or that a mount would hide or a tmpfs would lose."""
+    if not (group.secrets or group.mounts or group.tmpfs):
+        return  # the usual case; paths of inputs were compared with each other
     inputs = _paths("inputs", "path", (item.path for item in group.inputs))
     secrets = _paths("secrets", "path", (item.path or "" for item in group.secrets))
     outputs = _paths("outputs", "path", (item.fixed_path() for item in group.outputs))

@@ -7,7 +7,16 @@ from uuid import UUID
 import pytest
 
 from controlplane.contract.states import FailureKind, TaskState
-from controlplane.queries.sql import array_literal, execute, first_row, named_rows, rows, scalar
+from controlplane.queries.sql import (
+    array_literal,
+    decoded,
+    encoded,
+    execute,
+    first_row,
+    named_rows,
+    rows,
+    scalar,
+)
 
 QUOTED = ["", "NULL", "null", None, 'a"b', "a\\b", "{a,b}", "a,b", " a ", "a\nb", "\U0001f600%s"]
 EARLY = datetime(1970, 1, 1, tzinfo=UTC)
@@ -58,6 +67,19 @@ def test_enumeration_members_are_written_as_their_values() -> None:
 def test_unsupported_array_element_is_refused() -> None:
     with pytest.raises(TypeError, match="bytes"):
         array_literal([b"x"])
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"text": 'é "\\ \n \U0001f600', "list": [1, 0.1, 1e-7, 1.5e15, None, True], "empty": []},
+        {"more than 64 bits": 2**70, "negative": -(2**70)},
+    ],
+)
+def test_values_of_json_columns_round_trip_unchanged(value: Any) -> None:
+    assert decoded(scalar("SELECT %s::jsonb", [encoded(value)])) == value
 
 
 @pytest.mark.django_db

@@ -26,12 +26,16 @@ _LISTED = f"""
     ORDER BY j.id LIMIT {_JOBS} FOR NO KEY UPDATE
 """
 
+# OFFSET 0: tasks and attempts of each job by their indexes. Without it, a page of jobs whose size
+# is estimated badly reads the whole tables.
 # Windows limit the job names: a join of two parts, whose sizes are estimated badly, would take the
 # square of the number.
 _COUNT = """
 WITH open AS MATERIALIZED ({open}), sized AS (
-    SELECT o.id, sum(sum(g.replicas)) OVER (ORDER BY o.id) - sum(g.replicas) AS tasks_before
-    FROM open o LEFT JOIN controlplane_taskgroup g ON g.job_id = o.id GROUP BY o.id
+    SELECT o.id, sum(g.replicas) OVER (ORDER BY o.id) - g.replicas AS tasks_before
+    FROM open o CROSS JOIN LATERAL (
+        SELECT sum(replicas) AS replicas FROM controlplane_taskgroup WHERE job_id = o.id
+    ) g
 ), marked AS (
     UPDATE controlplane_job j SET is_usage_counted = true FROM sized s
     WHERE j.id = s.id AND coalesce(s.tasks_before, 0) < %(page)s
@@ -47,8 +51,9 @@ WITH open AS MATERIALIZED ({open}), sized AS (
            (a.usage ->> 'cpu_seconds')::float8 AS cpu,
            (a.usage ->> 'memory_peak_mib')::float8 AS peak
     FROM marked m
-    JOIN controlplane_task t ON t.job_id = m.id
-    JOIN controlplane_attempt a ON a.task_id = t.id
+    CROSS JOIN LATERAL (SELECT id FROM controlplane_task WHERE job_id = m.id OFFSET 0) t
+    CROSS JOIN LATERAL (SELECT group_id, created_at, released_at, resources, usage
+                        FROM controlplane_attempt WHERE task_id = t.id OFFSET 0) a
     JOIN auth_user u ON u.id = m.owner_id
     JOIN controlplane_taskgroup g ON g.id = a.group_id
 ), plausible AS (

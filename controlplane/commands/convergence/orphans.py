@@ -18,19 +18,21 @@ _PAGE = """
         SELECT {key} AS key, {columns} FROM {table}
         WHERE %(after)s = '' OR {key} > NULLIF(%(after)s, '')::{kind} ORDER BY {key} LIMIT %(limit)s
     ), gone AS (
-        DELETE FROM {table} x USING page p WHERE x.{key} = p.key AND {orphaned} RETURNING 1
+        DELETE FROM {table} x
+        WHERE x.{key} = ANY(ARRAY(SELECT p.key FROM page p WHERE {orphaned})) RETURNING 1
     )
     SELECT (SELECT count(*) FROM page),
            -- The hyphens of a uid are removed so that it fits beside the name of its table.
            (SELECT translate(key::text, '-', '') FROM page ORDER BY key DESC LIMIT 1),
            (SELECT count(*) FROM gone)
     """
-_NO_JOB = "NOT EXISTS (SELECT 1 FROM controlplane_job j WHERE j.id = p.job_id)"
+# OFFSET 0: the parent of each row by its key. PostgreSQL would read all parents for a page.
+_NO_JOB = "NOT EXISTS (SELECT 1 FROM controlplane_job j WHERE j.id = p.job_id OFFSET 0)"
 # A deleted job's rows are on their way, in an order of their own.
 _NO_TASK = f"""
-    ({_NO_JOB} OR (NOT EXISTS (SELECT 1 FROM controlplane_task t WHERE t.id = p.task_id)
+    ({_NO_JOB} OR (NOT EXISTS (SELECT 1 FROM controlplane_task t WHERE t.id = p.task_id OFFSET 0)
                    AND EXISTS (SELECT 1 FROM controlplane_job j
-                               WHERE j.id = p.job_id AND j.deleted_at IS NULL)))
+                               WHERE j.id = p.job_id AND j.deleted_at IS NULL OFFSET 0)))
     """
 
 
@@ -42,10 +44,10 @@ _ORPHANED_SIZES = f"""
     ), gone AS (
         UPDATE controlplane_storedsize x
         SET file_bytes = 0, stdout_bytes = 0, stderr_bytes = 0, is_uncounted = true
-        FROM page p WHERE x.id = p.key AND {_NO_JOB}
+        WHERE x.id = ANY(ARRAY(SELECT p.key FROM page p WHERE {_NO_JOB}))
           AND x.file_bytes + x.stdout_bytes + x.stderr_bytes > 0
           AND NOT EXISTS (SELECT 1 FROM controlplane_cacheentry e
-                          WHERE e.attempt_uid = p.attempt_uid)
+                          WHERE e.attempt_uid = x.attempt_uid)
         RETURNING 1
     )
     SELECT (SELECT count(*) FROM page),
@@ -80,7 +82,7 @@ PARENTLESS = MappingProxyType(
             "delivery",
             columns="callback_id",
             orphaned="NOT EXISTS (SELECT 1 FROM controlplane_callback k"
-            " WHERE k.id = p.callback_id)",
+            " WHERE k.id = p.callback_id OFFSET 0)",
         ),
         "storedsize": _ORPHANED_SIZES,
     }

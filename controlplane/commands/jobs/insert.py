@@ -1,8 +1,6 @@
 """Insert planned jobs: one statement per table for all jobs of a call."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -21,7 +19,7 @@ from controlplane.domain.jobs.submission import (
 )
 from controlplane.domain.placement.scheduling_key import ShapeKey
 from controlplane.domain.state.states import Reason
-from controlplane.queries.sql import array_literal, execute, rows
+from controlplane.queries.sql import array_literal, encoded, execute, rows
 
 
 def insert_jobs(jobs: Sequence[PlannedJob], *, actor: str, now: datetime) -> set[int]:
@@ -34,7 +32,7 @@ def insert_jobs(jobs: Sequence[PlannedJob], *, actor: str, now: datetime) -> set
     written = _insert_jobs(jobs, now)
     inserted = [job for job in jobs if job.job_id in written]
     groups = [
-        (job.job_id, replace(group, launch=_traced(group.launch, trace)))
+        (job.job_id, group, _traced(group.launch, trace))
         for job in inserted
         for trace in [start_trace()]
         for group in job.groups
@@ -49,8 +47,14 @@ def insert_jobs(jobs: Sequence[PlannedJob], *, actor: str, now: datetime) -> set
     return written
 
 
-def _traced(launch: Mapping[str, Any], trace: str) -> dict[str, Any]:
+_GroupRow = tuple[int, PlannedGroup, Mapping[str, Any]]
+"""The id of the job, the group, and its launch with the trace of the job."""
+
+
+def _traced(launch: Mapping[str, Any], trace: str) -> Mapping[str, Any]:
     """Return the launch with the trace of its job, and without that of a job that it retries."""
+    if not trace and "trace" not in launch:
+        return launch
     untraced = {name: value for name, value in launch.items() if name != "trace"}
     return untraced | ({"trace": trace} if trace else {})
 
@@ -106,7 +110,7 @@ def _insert_jobs(jobs: Sequence[PlannedJob], now: datetime) -> set[int]:
         "scheduling_timeout_seconds": ("float8", [it.scheduling_timeout_seconds for it in specs]),
         "spec": ("jsonb", [job.text for job in jobs]),
         "spec_digest": ("text", [job.digest for job in jobs]),
-        "labels": ("jsonb", [json.dumps(spec.labels) for spec in specs]),
+        "labels": ("jsonb", [encoded(spec.labels) for spec in specs]),
         "annotation": ("text", [spec.annotation for spec in specs]),
         "start_after": ("timestamptz", [spec.start_after for spec in specs]),
         "created_at": ("timestamptz", [now] * count),
@@ -136,14 +140,14 @@ def _insert_jobs(jobs: Sequence[PlannedJob], now: datetime) -> set[int]:
 
 
 def _insert_groups(
-    groups: Sequence[tuple[int, PlannedGroup]],
+    groups: Sequence[_GroupRow],
     group_ids: Sequence[int],
     shape_ids: Sequence[int],
 ) -> None:
-    plain = [group for _, group in groups]
+    plain = [group for _, group, _ in groups]
     columns: Columns = {
         "id": ("bigint", group_ids),
-        "job_id": ("bigint", [job_id for job_id, _ in groups]),
+        "job_id": ("bigint", [job_id for job_id, _, _ in groups]),
         "name": ("text", [group.name for group in plain]),
         "position": ("int", [group.position for group in plain]),
         "replicas": ("int", [group.replicas for group in plain]),
@@ -151,11 +155,11 @@ def _insert_groups(
         "min_available": ("int", [group.min_available for group in plain]),
         "counts": ("int[]", [_counts_of(group) for group in plain]),
         "killed_by_dependency": ("int", [0] * len(plain)),
-        "resources": ("jsonb", [json.dumps(group.resources) for group in plain]),
+        "resources": ("jsonb", [encoded(group.resources) for group in plain]),
         "task_type": ("text", [group.task_type for group in plain]),
         "shape_id": ("bigint", shape_ids),
-        "launch": ("jsonb", [json.dumps(group.launch) for group in plain]),
-        "depends_on": ("jsonb", [json.dumps(group.depends_on) for group in plain]),
+        "launch": ("jsonb", [encoded(launch) for _, _, launch in groups]),
+        "depends_on": ("jsonb", [encoded(group.depends_on) for group in plain]),
         "retries_failure": ("int", [group.retries[0] for group in plain]),
         "retries_preemption": ("int", [group.retries[1] for group in plain]),
         "retries_system": ("int", [group.retries[2] for group in plain]),
@@ -163,7 +167,7 @@ def _insert_groups(
         "retry_rules": (
             "jsonb",
             [
-                json.dumps([rule.as_dict() for rule in group.retry_rules])
+                encoded([rule.as_dict() for rule in group.retry_rules])
                 if group.retry_rules
                 else None
                 for group in plain
@@ -177,9 +181,9 @@ def _insert_groups(
         "deadline_at": ("timestamptz", [group.deadline_at for group in plain]),
         "cache": (
             "jsonb",
-            [None if group.cache is None else json.dumps(group.cache.as_dict()) for group in plain],
+            [None if group.cache is None else encoded(group.cache.as_dict()) for group in plain],
         ),
-        "prepared": ("jsonb", [json.dumps(group.prepared) for group in plain]),
+        "prepared": ("jsonb", [encoded(group.prepared) for group in plain]),
     }
     insert_rows("controlplane_taskgroup", columns, "RETURNING id")
 
@@ -205,14 +209,14 @@ ORDER BY g.n, i
 
 
 def _insert_tasks(
-    groups: Sequence[tuple[int, PlannedGroup]],
+    groups: Sequence[_GroupRow],
     group_ids: Sequence[int],
     shape_ids: Sequence[int],
     now: datetime,
 ) -> None:
     runs = [
         (group_id, job_id, shape_id, first, last, _cache_status(group))
-        for (job_id, group), group_id, shape_id in zip(groups, group_ids, shape_ids, strict=True)
+        for (job_id, group, _), group_id, shape_id in zip(groups, group_ids, shape_ids, strict=True)
         for first, last in _runs_of(group.indices)
     ]
     columns = [[run[place] for run in runs] for place in range(6)]

@@ -126,14 +126,12 @@ def _ended_under_lock(
 
 def _settle(jobs: Mapping[int, JobRow], now: datetime) -> dict[int, JobRow]:
     """Return the jobs, with finished ones settled if no attempt of theirs holds capacity."""
-    finished = [
+    finished = {
         job_id for job_id, job in jobs.items() if job.finished_at and job.settled_at is None
-    ]
-    holding = find_unreleased_jobs(finished) if finished else set()
+    }
+    free = finished - find_unreleased_jobs(sorted(finished)) if finished else finished
     return {
-        job_id: replace(job, settled_at=now)
-        if job_id in finished and job_id not in holding
-        else job
+        job_id: replace(job, settled_at=now) if job_id in free else job
         for job_id, job in jobs.items()
     }
 

@@ -1,7 +1,6 @@
 """Insert shapes, which placement uses instead of groups, and those of grown requests."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from controlplane.commands.state.inserts import Columns, insert_rows
 from controlplane.domain.constraints import Constraint
@@ -10,12 +9,18 @@ from controlplane.domain.placement.scheduling_key import ShapeKey
 from controlplane.domain.state.effects import ChangeTask
 from controlplane.domain.state.states import Band
 from controlplane.models import Shape
-from controlplane.queries.sql import array_literal, rows
+from controlplane.queries.sql import array_literal, encoded, rows
 
 
 def insert_shapes(keys: Sequence[ShapeKey]) -> list[int]:
     """Insert new shapes; return the id of each key, in order. Equal keys share one row."""
-    ids = [key.number() for key in keys]
+    numbers: dict[Hashable, int] = {}  # a batch of jobs has few shapes
+    ids = []
+    for key in keys:
+        identity = key.identity()
+        if identity not in numbers:
+            numbers[identity] = key.number()
+        ids.append(numbers[identity])
     distinct = dict(zip(ids, keys, strict=True))
     shapes = list(distinct.values())
     constraints = [[item.as_dict() for item in shape.constraints] for shape in shapes]
@@ -25,9 +30,9 @@ def insert_shapes(keys: Sequence[ShapeKey]) -> list[int]:
         "band": ("smallint", [int(shape.band) for shape in shapes]),
         "owner_id": ("bigint", [shape.owner_id for shape in shapes]),
         "project_id": ("bigint", [shape.project_id for shape in shapes]),
-        "resources": ("jsonb", [json.dumps(dict(shape.resources)) for shape in shapes]),
+        "resources": ("jsonb", [encoded(dict(shape.resources)) for shape in shapes]),
         "task_type": ("text", [shape.task_type for shape in shapes]),
-        "constraints": ("jsonb", [json.dumps(listed) for listed in constraints]),
+        "constraints": ("jsonb", [encoded(listed) for listed in constraints]),
         "placement_tags": (
             "text[]",
             [array_literal(sorted(shape.placement_tags)) for shape in shapes],
@@ -37,7 +42,7 @@ def insert_shapes(keys: Sequence[ShapeKey]) -> list[int]:
         "concurrency": (
             "jsonb",
             [
-                None if shape.concurrency is None else json.dumps(shape.concurrency.as_dict())
+                None if shape.concurrency is None else encoded(shape.concurrency.as_dict())
                 for shape in shapes
             ],
         ),

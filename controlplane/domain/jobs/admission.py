@@ -206,8 +206,9 @@ def check_bands(
     jobs: Sequence[AdmissionCandidate], facts: SubmissionFacts
 ) -> Iterator[CandidateFinding]:
     """Yield bands that the user, the project or the domain may not use."""
+    limits = _find_limits(jobs, facts)
     for job in jobs:
-        if text := refuse_band(job.spec.band, _limits_of(job, facts)):
+        if text := refuse_band(job.spec.band, limits[job.project_id]):
             yield job, (("band",), text)
 
 
@@ -225,10 +226,12 @@ def check_sizes(
 ) -> Iterator[CandidateFinding]:
     """Yield jobs that have too many tasks, or exceed all cells, the tokens or a quota."""
     unsatisfiable: dict[int, list[Finding]] = {}
+    limits = _find_limits(jobs, facts)
+    quotas = {project_id: _quotas_of(listed) for project_id, listed in limits.items()}
     for pool in {job.pool.pool_id: job.pool for job in jobs}.values():
         pool_jobs = [job for job in jobs if job.pool.pool_id == pool.pool_id]
-        specs = [(job.spec, _quotas_of(job, facts)) for job in pool_jobs]
-        if not pool.cells and not pool.tokens and not any(quotas for _, quotas in specs):
+        specs = [(job.spec, quotas[job.project_id]) for job in pool_jobs]
+        if not pool.cells and not pool.tokens and not any(listed for _, listed in specs):
             continue
         findings = find_unsatisfiable(specs, pool, now=facts.now)
         unsatisfiable |= {
@@ -286,17 +289,23 @@ def check_storage(
         used[job.project_id] += size
 
 
-def _quotas_of(job: AdmissionCandidate, facts: SubmissionFacts) -> list[Quota]:
+def _quotas_of(limits: Sequence[LimitedScope]) -> list[Quota]:
     return [
         Quota(item.scope, item.name, item.limits, is_default=item.is_default)
-        for item in _limits_of(job, facts)
+        for item in limits
         if item.limits.matter_to_placement
     ]
 
 
-def _limits_of(job: AdmissionCandidate, facts: SubmissionFacts) -> list[LimitedScope]:
-    scopes = scopes_of(facts.owner_id, job.project_id, job.domain_id)
-    return [facts.limits[scope] for scope in scopes if scope in facts.limits]
+def _find_limits(
+    jobs: Sequence[AdmissionCandidate], facts: SubmissionFacts
+) -> dict[int, list[LimitedScope]]:
+    """Return the limits that apply to the jobs of each project, by its id."""
+    found = {}
+    for project_id, domain_id in {(job.project_id, job.domain_id) for job in jobs}:
+        scopes = scopes_of(facts.owner_id, project_id, domain_id)
+        found[project_id] = [facts.limits[scope] for scope in scopes if scope in facts.limits]
+    return found
 
 
 def check_secrets(
@@ -424,7 +433,8 @@ def _prepare(jobs: Sequence[AdmissionCandidate], hooks: HookSource) -> list[Admi
         result = prepare_job(job.spec, hook)
         findings += [(job, finding) for finding in result.findings]
         spec = limit_defaults(result.spec, job.pool.job_limits)
-        prepared.append(replace(job, spec=spec, changes=result.changes))
+        is_same = spec is job.spec and not any(result.changes)
+        prepared.append(job if is_same else replace(job, spec=spec, changes=result.changes))
     _refuse(findings)
     return prepared
 

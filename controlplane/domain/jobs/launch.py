@@ -56,12 +56,11 @@ def launch_of(
     `default_disk_mib`: the limit of a group that requests no disk; 0: none. It does not apply to
     runners, whose tasks write nothing on the cell.
     """
-    launch: dict[str, Any] = {name: getattr(group, name) for name in _COPIED}
-    launch |= {name: value for name in _COPIED_IF_SET if (value := getattr(group, name))}
+    values = group.__dict__
+    launch: dict[str, Any] = {name: values[name] for name in _COPIED}
+    launch |= {name: value for name in _COPIED_IF_SET if (value := values[name])}
     launch |= {
-        name: [body_of(item) for item in items]
-        for name in _OPTIONS
-        if (items := getattr(group, name))
+        name: [body_of(item) for item in items] for name in _OPTIONS if (items := values[name])
     }
     if is_gang:
         launch["is_gang"] = True

@@ -6,7 +6,7 @@ satisfy is accepted and waits, such as a gang larger than the pool, or constrain
 meets. The texts are those of placement.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -73,6 +73,7 @@ class _PoolCandidates:
     def __init__(self, pool: AdmissionPool, shapes: Sequence[ShapeFacts], now: datetime) -> None:
         self._pool, self._now = pool, now
         self._matrix = CapacityMatrix(pool.cells, shapes, pool.tokens)
+        self._findings: dict[Hashable, list[Finding]] = {}
         self._snapshot = PoolSnapshot(pool.pool_id, pool.name, now, PoolPolicy(), pool.cells, ())
 
     def check(
@@ -90,23 +91,29 @@ class _PoolCandidates:
     def _check_tasks(
         self, shapes: Sequence[ShapeFacts], quotas: Sequence[Quota]
     ) -> Iterator[Finding]:
-        """Yield the violations of a single task of each group."""
+        """Yield the violations of a single task of each group; check equal tasks once."""
         for position, shape in enumerate(shapes):
-            place: Place = ("groups", position)
-            for name, text in self._exceeded_tokens(shape.resources):
-                yield (*place, "resources", name), text
-            for violation in self._violations(quotas, shape, shape.resources):
-                limit_name = str(violation.figures["what"])
-                yield (*place, *_place_of(limit_name)), violation.text
-            yield from self._check_cells(shape, place)
+            key = (tuple(shape.resources.items()), _rest_of(shape), tuple(map(id, quotas)))
+            findings = self._findings.get(key)
+            if findings is None:
+                findings = self._findings[key] = list(self._check_task(shape, quotas))
+            for place, text in findings:
+                yield ("groups", position, *place), text
 
-    def _check_cells(self, shape: ShapeFacts, place: Place) -> Iterator[Finding]:
+    def _check_task(self, shape: ShapeFacts, quotas: Sequence[Quota]) -> Iterator[Finding]:
+        for name, text in self._exceeded_tokens(shape.resources):
+            yield ("resources", name), text
+        for violation in self._violations(quotas, shape, shape.resources):
+            yield _place_of(str(violation.figures["what"])), violation.text
+        yield from self._check_cells(shape)
+
+    def _check_cells(self, shape: ShapeFacts) -> Iterator[Finding]:
         usable = self._matrix.usable(shape)
         # If no cell has the task type, labels and tags, one may register later.
         if usable.any() and not self._count_fitting(shape, usable):
             reason = explain.explain_misfit(shape, self._snapshot, self._matrix, usable)
             name = next(iter(reason["shortfall"]))
-            yield (*place, *_place_of(name)), str(reason["text"])
+            yield _place_of(name), str(reason["text"])
 
     def _count_fitting(self, shape: ShapeFacts, usable: Mask) -> int:
         return int(self._matrix.room_when_empty(self._matrix.vector(shape.resources), usable).sum())
@@ -176,6 +183,18 @@ def shape_of(spec: JobSpec, group: TaskGroupSpec) -> ShapeFacts:
         constraints=constraints_of(spec, group),
         placement_tags=tuple(spec.tags_of(group)),
         coscheduled=spec.coscheduled,
+    )
+
+
+def _rest_of(shape: ShapeFacts) -> Hashable:
+    """Return what distinguishes the shapes of `shape_of` in one pool, without the resources."""
+    return (
+        shape.band,
+        shape.count,
+        shape.task_type,
+        shape.constraints,
+        shape.placement_tags,
+        shape.coscheduled,
     )
 
 

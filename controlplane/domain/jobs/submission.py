@@ -120,9 +120,14 @@ class PlannedJob:
         return {key: it for group in self.groups for key, it in group.contents.items()}
 
 
+# Shared, because `json.dumps` with separators creates an encoder for each call. Not orjson: stored
+# digests must stay those of this text.
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+
 def digest_of(body: Mapping[str, Any]) -> tuple[str, str]:
     """Return the body as canonical JSON text, and the SHA-256 digest of that text."""
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    text = _CANONICAL.encode(body)
     return text, hashlib.sha256(text.encode()).hexdigest()
 
 

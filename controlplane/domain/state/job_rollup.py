@@ -77,7 +77,7 @@ def roll_job(job: JobRow, groups: Sequence[GroupRow], *, now: datetime) -> JobRo
         # An ending job stays RUNNING until all its tasks have ended.
         stays = job.ending_as is not None and job.state is S.RUNNING
         state = S.RUNNING if stays or follows is S.RUNNING else S.PENDING
-        return replace(job, state=state)
+        return job if state is job.state else replace(job, state=state)
     state = job.ending_as or follows
     reason = "" if state is S.SUCCEEDED else job.failure_reason or _why(job, groups, state, tally)
     return replace(job, state=state, finished_at=now, failure_reason=reason)
@@ -86,7 +86,7 @@ def roll_job(job: JobRow, groups: Sequence[GroupRow], *, now: datetime) -> JobRo
 def _judge_gang(job: JobRow, groups: Sequence[GroupRow]) -> JobRow:
     """Requeue a gang below its minima, or end one that can no longer meet them."""
     if not job.coscheduled or job.ending_as is not None:
-        return replace(job, is_requeuing=False)
+        return replace(job, is_requeuing=False) if job.is_requeuing else job
     gang = gang_of(groups)
     verdict = judge_gang(gang, job.min_available)
     if verdict is GangVerdict.BROKEN:

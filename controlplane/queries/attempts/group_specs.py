@@ -134,6 +134,8 @@ def _group_spec(
     identity = {"id": group_id, "job_id": job_id, "job_name": job_name, "group": name}
     spec = GroupSpec.read({**sent, **identity, "replicas": replicas, "resources": resources})
     inputs = tuple(_input(item, job_id, link, sources) for item in launch["inputs"])
+    if not inputs:
+        return spec
     # The present ones of the pool; bundles may contain URLs of submitters.
     if any(item.named or item.bundle for item in inputs):
         spec = replace(spec, input_networks=tuple(networks))

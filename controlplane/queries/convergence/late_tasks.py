@@ -90,9 +90,10 @@ _POOLS = f"""
 _WAITS = f"t.state = {S.PENDING:d} AND t.started_at IS NULL"
 
 # The first branch goes from the groups that wait, which the index of waiting tasks has, to their
-# deadlines. OFFSET keeps that order: most deadlines belong to what is over. The job is read only
-# for groups of which one of the two possible deadlines is over. The second branch goes by the index
-# of held attempts: tasks that wait again while their last attempt is not released.
+# deadlines. OFFSET keeps that order: most deadlines belong to what is over. Job and tasks are read
+# only for groups of which one of the two possible deadlines is over; otherwise PostgreSQL, with old
+# statistics, joins all waiting tasks of a shape with all its groups. The second branch goes by the
+# index of held attempts: tasks that wait again while their last attempt is not released.
 UNPLACED = f"""
     FROM (
         SELECT t.id AS task_id, t.job_id, t.attempt_uid AS uid
@@ -106,8 +107,10 @@ UNPLACED = f"""
               AND (g.deadline_at <= p.judged OR g.startable_at <= p.judged_starts)
             OFFSET 0) g
         JOIN controlplane_job j ON j.id = g.job_id AND {_IS_OVER}
-        JOIN controlplane_task t ON t.shape_id = w.shape_id AND t.group_id = g.id
-        WHERE {_WAITS} AND NOT t.attempt_open
+        CROSS JOIN LATERAL (
+            SELECT t.id, t.job_id, t.attempt_uid FROM controlplane_task t
+            WHERE t.shape_id = w.shape_id AND t.group_id = g.id AND {_WAITS} AND NOT t.attempt_open
+            OFFSET 0) t
         UNION ALL
         SELECT t.id, t.job_id, t.attempt_uid
         FROM controlplane_attempt h JOIN controlplane_task t ON t.id = h.task_id

@@ -27,7 +27,9 @@ JOBS_OF_REASON = 3
 
 _FAILED = ", ".join(f"{state:d}" for state in FAILED)
 
-# A task may become RUNNING more than once; its latency is that of the first time.
+# A task may become RUNNING more than once; its latency is that of the first time. OFFSET 0: tasks
+# and their earlier changes by their keys. For a large range PostgreSQL would read both tables, in
+# 10 s with a million tasks.
 _CHANGES = f"""
     WITH changed AS MATERIALIZED (
         SELECT h.id, h.job_id, h.task_id, h.to_state, h.attempt_state, h.reason, h.at,
@@ -44,11 +46,11 @@ _CHANGES = f"""
                extract(epoch FROM c.at - greatest(c.created_at, g.startable_at))::float8,
                %(bounds)s::float8[])::text, count(*), 0, NULL
     FROM changed c
-    JOIN controlplane_task t ON t.id = c.task_id
+    CROSS JOIN LATERAL (SELECT group_id FROM controlplane_task WHERE id = c.task_id OFFSET 0) t
     JOIN controlplane_taskgroup g ON g.id = t.group_id
     WHERE c.to_state = {S.RUNNING:d} AND NOT EXISTS (
         SELECT 1 FROM controlplane_transition e
-        WHERE e.task_id = c.task_id AND e.id < c.id AND e.to_state = {S.RUNNING:d})
+        WHERE e.task_id = c.task_id AND e.id < c.id AND e.to_state = {S.RUNNING:d} OFFSET 0)
     GROUP BY 2, 3
     UNION ALL
     SELECT 'failure', pool_id, reason, sum(ended)::bigint, sum(retried)::bigint,

@@ -1,6 +1,5 @@
 """Load the facts of a submission: pools, projects, guids, capacity, quotas, secrets, names."""
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
@@ -19,7 +18,7 @@ from controlplane.domain.state.states import OPEN, TERMINAL, CellState
 from controlplane.models import Pool, Project
 from controlplane.queries.jobs.rerun import RetriedJob
 from controlplane.queries.placement.quotas import find_limits
-from controlplane.queries.sql import decoded, rows, scalar
+from controlplane.queries.sql import decoded, encoded, rows, scalar
 from controlplane.queries.tenancy.secrets import find_servers
 from controlplane.queries.tenancy.stored_bytes import count_stored_bytes
 from controlplane.spec import JobSpec
@@ -167,9 +166,9 @@ def capacity_shapes(spec: JobSpec, pool: AdmissionPool) -> Iterator[Shape]:
     for group in spec.groups:
         amounts = group.resources.amounts()
         of_cells = {name: n for name, n in amounts.items() if name not in pool.tokens}
-        tags = json.dumps(spec.tags_of(group))
+        tags = encoded(spec.tags_of(group))
         required = [item.model_dump() for item in spec.constraints_of(group) if item.required]
-        yield pool.pool_id, group.task_type, json.dumps(of_cells), tags, json.dumps(required)
+        yield pool.pool_id, group.task_type, encoded(of_cells), tags, encoded(required)
 
 
 # Cell c satisfies shape s apart from capacity: task type, labels, tags in both directions.

@@ -64,7 +64,8 @@ def load_waiting_shapes(now: datetime) -> list[WaitingShapes]:
         SELECT s.pool_id, s.id, s.band, s.owner_id, s.project_id, p.domain_id, w.count,
                s.resources, s.task_type, s.constraints, s.placement_tags, s.coscheduled,
                s.allow_unsatisfiable, s.pending_reason, s.concurrency,
-               EXISTS (SELECT FROM controlplane_task WHERE nominated_cell_id IS NOT NULL)
+               (SELECT nominated_cell_id FROM controlplane_task
+                WHERE nominated_cell_id IS NOT NULL ORDER BY nominated_cell_id LIMIT 1) IS NOT NULL
         FROM (
             SELECT shape_id, count(*) FROM controlplane_task
             WHERE state = {S.PENDING:d} AND NOT attempt_open AND NOT cache_blocked

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.plans.reviewed import find_review
+from benchmarks.plans.summary import ID
 from benchmarks.registry import ALL
 from benchmarks.report import RESULTS
-from docgen import benchmark_pages
+from docgen import benchmark_pages, query_plans_page
 from docgen.generate import FOLDER
 
-STORED = sorted(RESULTS.glob("*.json"))
+STORED = sorted(path for path in RESULTS.glob("*.json") if path.stem != ID)
 PAGE = "benchmark-results.md"
 
 
@@ -84,3 +86,54 @@ def section_of(page: str, key: str) -> str:
 
 def copy_results(folder: Path) -> Path:
     return Path(shutil.copytree(RESULTS, folder / "results"))
+
+
+PLANS_PAGE = "query-plans.md"
+
+
+def test_page_of_plans_has_the_ten_hottest_statements_and_no_scan_of_a_big_table() -> None:
+    figures = json.loads((RESULTS / f"{ID}.json").read_text())["figures"]
+    assert figures["tasks"] >= 1_000_000
+    hottest = [one for one in figures["statements"] if one["is_hottest"]]
+    assert len(hottest) == 10
+    assert [one["milliseconds"] for one in hottest] == sorted(
+        (one["milliseconds"] for one in hottest), reverse=True
+    )
+    page = (FOLDER / PLANS_PAGE).read_text()
+    for one in hottest:
+        assert one["plan"], one["text"]
+        assert "\n".join(one["plan"]) in page
+        assert "Seq Scan on task " not in "\n".join(one["plan"])
+    full = [one for one in figures["findings"] if one["phase"] in ("mixed", "burst")]
+    assert [one["part"] for one in full if one["kind"] == "sequential scan"] == []
+
+
+def test_each_finding_in_a_plan_is_reviewed() -> None:
+    figures = json.loads((RESULTS / f"{ID}.json").read_text())["figures"]
+    unknown = [
+        f"{one['phase']}: {one['kind']}: {one['part']}: {one['text'][:80]}"
+        for one in figures["findings"]
+        if find_review(one) is None
+    ]
+    assert unknown == []
+
+
+def test_scan_of_a_table_that_was_full_is_never_reviewed(tmp_path: Path) -> None:
+    folder = copy_results(tmp_path)
+    path = folder / f"{ID}.json"
+    result = json.loads(path.read_text())
+    finding = {
+        "phase": "mixed",
+        "kind": "sequential scan",
+        "part": "controlplane_task: 1,000,000 rows",
+        "text": "UPDATE controlplane_task t SET state = ?",
+        "calls": 1,
+        "share": 1.0,
+        "plan_ms": 100.0,
+        "plan": [],
+    }
+    result["figures"]["findings"] = [finding]
+    path.write_text(json.dumps(result))
+    page = query_plans_page.write(folder)
+    assert "1 sequential scan of a table that was big before the load." in page
+    assert "**not reviewed**" in page

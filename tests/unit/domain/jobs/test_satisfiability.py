@@ -230,6 +230,38 @@ def test_jobs_of_one_submission_are_checked_separately() -> None:
     ]
 
 
+def test_equal_jobs_of_one_submission_have_the_same_faults_under_their_own_quotas() -> None:
+    job = parse_job({"name": "a", "image": "x", "resources": {"cpu": 3}})
+    small, large = user(resources={CPU: 2000}), user(resources={CPU: 3000})
+    groups = parse_job(
+        {
+            "name": "b",
+            "groups": [
+                {"name": "one", "image": "x"},
+                {"name": "two", "image": "x", "resources": {"cpu": 3}},
+            ],
+        }
+    )
+    labelled = parse_job(
+        {
+            "name": "c",
+            "image": "x",
+            "resources": {"cpu": 3},
+            "constraints": [wants("zone", "eq", "none")],
+        }
+    )
+    jobs = [(job, [small]), (job, [large]), (groups, [small]), (job, [small]), (labelled, [])]
+    found = find_unsatisfiable(jobs, AdmissionPool(1, "default", cells=(SMALL,)), now=NOW)
+    quota = "quota of user ann: 0 cores used + 3 cores requested > 2 cores allowed"
+    assert [[(place[1], text.startswith(quota)) for place, text in listed] for listed in found] == [
+        [(0, True), (0, False)],
+        [(0, False)],
+        [(1, True), (1, False)],
+        [(0, True), (0, False)],
+        [],
+    ]
+
+
 def test_members_beyond_the_group_minima_count_with_the_smallest_size() -> None:
     large = {**needs(cpu=4), "replicas": 4, "min_available": 1}
     small = {**needs(cpu=1, licence=1), "replicas": 4, "min_available": 0}

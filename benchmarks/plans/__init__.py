@@ -1,0 +1,1 @@
+"""The plans of the hottest statements with a million tasks: `make plans`."""
