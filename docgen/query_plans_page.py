@@ -27,8 +27,8 @@ _HEAD = f"""# Query plans
 
 The hottest statements of the control plane with many ended tasks in the tables, each with the
 plan that PostgreSQL used during the load. `make plans` measures them again; `SIZE=tiny` proves in
-two minutes that it works, `RESULTS=folder` stores the figures elsewhere. Its exit code is 1 if a
-statement scans a big table sequentially and that is not reviewed.
+two minutes that it works, `RESULTS=folder` stores the figures elsewhere. The exit code is 1 if, at
+the full size, a statement scans a big table sequentially and that is not reviewed.
 
 ## Method
 
