@@ -32,6 +32,7 @@ def test_import_contracts_hold() -> None:
                 "controlplane.spec",
                 "controlplane.contract.exec_frames",
                 "controlplane.contract.exec_link",
+                "controlplane.contract.exec_socket",
             ),
         ),
     ],
