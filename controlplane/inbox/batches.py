@@ -56,7 +56,7 @@ FORGET_SECONDS = 5.0
 class Inbox:
     """Applies raw messages. Heartbeats are answered in groups, every `sync_seconds`.
 
-    A group of cells without attempts waits longer, for more of them: each group takes four
+    A group of cells without attempts waits longer, for more of them: each group takes two
     statements. A batch of heartbeats alone uses no statement until they are answered. `timer`:
     the time in seconds that separates groups; by default that of the control plane's clock.
     """

@@ -117,6 +117,7 @@ class OverLimit(MalformedMessage):
 
 
 _Checked = tuple[Envelope, CellAddress]
+_Keys = Mapping[bytes, str]  # the valid keys of a cell, with their salts
 T = TypeVar("T")
 
 
@@ -127,11 +128,11 @@ class Directory:
     """
 
     def __init__(
-        self, find: Callable[[Iterable[str]], Mapping[str, tuple[int, Sequence[bytes]]]] = find_keys
+        self, find: Callable[[Iterable[str]], Mapping[str, tuple[int, _Keys]]] = find_keys
     ) -> None:
         """`find` returns the cell id and valid keys of each enrolled cell among the names."""
         self._find = find
-        self._known: dict[str, tuple[int, Sequence[bytes], Sequence[bytes]]] = {}
+        self._known: dict[str, tuple[int, _Keys, Sequence[bytes]]] = {}
 
     def learn(self, names: Iterable[str], *, again: Iterable[str] = ()) -> None:
         """Load the cells of unknown names, and those of the names in `again` in any case.
@@ -153,8 +154,8 @@ class Directory:
         if known is None:
             raise UnknownCell(f"cell {message.cell!r} is not enrolled")
         cell_id, valid, mac_keys = known
-        key = valid[message.check(*mac_keys)]
-        return CellAddress(cell_id, message.cell, message.incarnation, key, message.version)
+        key, salt = list(valid.items())[message.check(*mac_keys)]
+        return CellAddress(cell_id, message.cell, message.incarnation, key, message.version, salt)
 
     def end_former_key(self, address: CellAddress) -> bool:
         """Forget the key before that of `address`, which has signed a message.
@@ -162,12 +163,12 @@ class Directory:
         Return whether there was one: then the message is the first under the next key of its cell.
         """
         _, valid, _ = self._known[address.name]
-        if address.key == valid[0]:
+        if address.key == next(iter(valid)):
             return False
-        self._remember(address.name, address.cell_id, (address.key,))
+        self._remember(address.name, address.cell_id, {address.key: address.salt})
         return True
 
-    def _remember(self, name: str, cell_id: int, valid: Sequence[bytes]) -> None:
+    def _remember(self, name: str, cell_id: int, valid: _Keys) -> None:
         mac_keys = [keys.mac_key(key, keys.TO_CONTROL) for key in valid]
         self._known[name] = (cell_id, valid, mac_keys)
 

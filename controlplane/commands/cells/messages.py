@@ -39,7 +39,7 @@ from controlplane.models import Cell
 from controlplane.outbox import cells
 from controlplane.queries.attempts.exec_sessions import load_exec_orders
 from controlplane.queries.attempts.group_specs import GroupSpecs, load_group_specs
-from controlplane.queries.cells.keys import keys_of, load_valid_keys
+from controlplane.queries.cells.keys import keys_of
 from controlplane.queries.cells.sync import CellStatus, load_standings, load_wanted
 from controlplane.queries.convergence.cell_health import count_overdue_stops
 from controlplane.queries.policy import load_policy
@@ -153,21 +153,15 @@ def _accept(
 def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
     """Renew the leases in one statement and answer each cell with its expected attempts.
 
-    Omit unreadable runs with an alert; every cell gets an answer, except one whose key ended since
-    the heartbeat was verified.
+    Another one reads the cells; more follow only if they have attempts. Omit unreadable runs with
+    an alert; every cell gets an answer, except one whose key ended since the heartbeat was
+    verified.
     """
-    latest = {beat.address: beat for beat in beats}
+    latest, returned = _renew_leases({beat.address: beat for beat in beats}, now)
     cell_ids = sorted({address.cell_id for address in latest})
-    valid = load_valid_keys(cell_ids)
-    latest = {
-        address: beat
-        for address, beat in latest.items()
-        if address.key in valid.get(address.cell_id, ())
-    }
     # Reads after the renewal: a cell whose lease had expired before is LOST in what they return.
-    returned = _renew_leases(list(latest.values()), now)
-    standings = load_standings(cell_ids)
-    wanted, grown = load_wanted(cell_ids)
+    standings, has_attempts = load_standings(cell_ids)
+    wanted, grown = load_wanted(cell_ids) if has_attempts else ({}, {})
     # Only running attempts have sessions.
     execs = load_exec_orders(wanted, now=now) if wanted else {}
     answers: dict[CellAddress, SyncResponse] = {}
@@ -417,15 +411,25 @@ def _open_lease(cell_id: int, incarnation: str, seq: int, *, renewed: bool, now:
     )
 
 
-def _renew_leases(beats: Sequence[Beat], now: datetime) -> list[int]:
-    """Renew the leases; return the cells whose last message before was a goodbye."""
+def _renew_leases(
+    latest: Mapping[CellAddress, Beat], now: datetime
+) -> tuple[dict[CellAddress, Beat], list[int]]:
+    """Renew the leases of the cells whose keys are still valid; return their heartbeats.
+
+    Also return the cells whose last message before was a goodbye.
+    """
     found = rows(
         """
-        WITH i AS MATERIALIZED (
-            SELECT l.cell_id, i.seq, i.clock FROM controlplane_celllease l
-            JOIN unnest(%(cells)s::bigint[], %(incarnations)s::text[], %(seqs)s::bigint[],
-                        %(clocks)s::float8[]) AS i(cell_id, incarnation, seq, clock)
-              ON l.cell_id = i.cell_id AND l.incarnation = i.incarnation
+        WITH beat AS MATERIALIZED (
+            SELECT i.* FROM unnest(
+                %(cells)s::bigint[], %(salts)s::text[], %(incarnations)s::text[],
+                %(seqs)s::bigint[], %(clocks)s::float8[]
+            ) WITH ORDINALITY AS i(cell_id, salt, incarnation, seq, clock, place)
+            JOIN controlplane_cell c ON c.id = i.cell_id AND c.revoked_at IS NULL
+             AND i.salt <> '' AND i.salt IN (c.key_salt, c.next_key_salt)
+        ), i AS MATERIALIZED (
+            SELECT l.cell_id, beat.seq, beat.clock FROM controlplane_celllease l
+            JOIN beat ON l.cell_id = beat.cell_id AND l.incarnation = beat.incarnation
             ORDER BY l.cell_id FOR NO KEY UPDATE OF l
         ), renewed AS (
             UPDATE controlplane_celllease l SET
@@ -437,18 +441,22 @@ def _renew_leases(beats: Sequence[Beat], now: datetime) -> list[int]:
             FROM i WHERE l.cell_id = i.cell_id AND i.seq > l.heartbeat_seq
             RETURNING l.cell_id, l.left_at
         )
-        SELECT cell_id FROM renewed WHERE left_at IS NOT NULL ORDER BY 1
+        SELECT beat.place, beat.cell_id, r.left_at IS NOT NULL
+        FROM beat LEFT JOIN renewed r ON r.cell_id = beat.cell_id
         """,
         {
-            "cells": [beat.address.cell_id for beat in beats],
-            "incarnations": [beat.address.incarnation for beat in beats],
-            "seqs": [beat.seq for beat in beats],
-            "clocks": [beat.clock_ahead for beat in beats],
+            "cells": [address.cell_id for address in latest],
+            "salts": [address.salt for address in latest],
+            "incarnations": [address.incarnation for address in latest],
+            "seqs": [beat.seq for beat in latest.values()],
+            "clocks": [beat.clock_ahead for beat in latest.values()],
             "now": now,
             "until": now + _lease_length(),
         },
     )
-    return [cell_id for (cell_id,) in found]
+    places = {place for place, _, _ in found}
+    valid = {item[0]: item[1] for place, item in enumerate(latest.items(), 1) if place in places}
+    return valid, sorted({cell_id for _, cell_id, has_left in found if has_left})
 
 
 def _sync(

@@ -15,7 +15,7 @@ SALT_BYTES = 16
 class CellAddress:
     """Address and key of one incarnation of a cell.
 
-    `version`: of the messages that it reads, as it registered.
+    `version`: of the messages that it reads, as it registered. `salt`: that of the key.
     """
 
     cell_id: int
@@ -23,6 +23,7 @@ class CellAddress:
     incarnation: str
     key: bytes = field(repr=False)
     version: int = field(default=VERSION, compare=False)
+    salt: str = field(default="", repr=False, compare=False)
 
 
 @lru_cache(maxsize=64)

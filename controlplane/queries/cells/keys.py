@@ -34,7 +34,7 @@ def load_addresses(cell_ids: Iterable[int]) -> dict[int, CellAddress]:
     return {
         # Messages to a cell use its present key until its first message under the next one.
         cell_id: CellAddress(
-            cell_id, name, incarnation, derive_keys(name, *salts)[0], _version(version)
+            cell_id, name, incarnation, derive_keys(name, *salts)[0], _version(version), salts[0]
         )
         for cell_id, name, incarnation, version, *salts in found
     }
@@ -43,18 +43,6 @@ def load_addresses(cell_ids: Iterable[int]) -> dict[int, CellAddress]:
 def _version(text: str | None) -> int:
     """Return the version of messages that a cell registered, by default the current one."""
     return int(text) if text and text.isascii() and text.isdigit() else VERSION
-
-
-def load_valid_keys(cell_ids: Iterable[int]) -> dict[int, tuple[bytes, ...]]:
-    """Return the keys of the cells that are not revoked, by id, as `derive_keys` does."""
-    found = rows(
-        f"""
-        SELECT id, name, {KEY_COLUMNS} FROM controlplane_cell
-        WHERE id = ANY(%s) AND revoked_at IS NULL
-        """,
-        [list(cell_ids)],
-    )
-    return {cell_id: derive_keys(name, *salts) for cell_id, name, *salts in found}
 
 
 def key_of(cell: Cell) -> bytes:
@@ -120,8 +108,11 @@ def find_cells_of_former_keys() -> list[str]:
     return list(found.order_by("name").values_list("name", flat=True))
 
 
-def find_keys(names: Iterable[str]) -> dict[str, tuple[int, tuple[bytes, ...]]]:
-    """Return ids and keys (`derive_keys`) of the enrolled cells among `names`, but revoked ones."""
+def find_keys(names: Iterable[str]) -> dict[str, tuple[int, dict[bytes, str]]]:
+    """Return ids and keys (`derive_keys`) of the enrolled cells among `names`, but revoked ones.
+
+    Each key has its salt, which no other key ever has.
+    """
     found = rows(
         f"""
         SELECT id, name, {KEY_COLUMNS} FROM controlplane_cell
@@ -129,4 +120,7 @@ def find_keys(names: Iterable[str]) -> dict[str, tuple[int, tuple[bytes, ...]]]:
         """,
         [list(names)],
     )
-    return {name: (cell_id, derive_keys(name, *salts)) for cell_id, name, *salts in found}
+    return {
+        name: (cell_id, dict(zip(derive_keys(name, *salts), salts[::2], strict=False)))
+        for cell_id, name, *salts in found
+    }

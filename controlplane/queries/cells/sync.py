@@ -24,22 +24,27 @@ class CellStatus:
     quarantined_until: datetime | None
 
 
-def load_standings(cell_ids: Sequence[int]) -> dict[int, CellStatus]:
-    """Return the status of each cell that has ever registered."""
+def load_standings(cell_ids: Sequence[int]) -> tuple[dict[int, CellStatus], bool]:
+    """Return the status of each cell that has ever registered.
+
+    Also whether any of the cells has an unreleased attempt.
+    """
     statement = """
         SELECT c.id, c.state, c.incarnation, l.acked_seq, l.heartbeat_seq, c.ordered_state,
-               c.quarantined_for, c.quarantined_until
+               c.quarantined_for, c.quarantined_until,
+               EXISTS (SELECT FROM controlplane_attempt a
+                       WHERE a.cell_id = ANY(%(cells)s::bigint[]) AND a.released_at IS NULL)
         FROM controlplane_cell c JOIN controlplane_celllease l ON l.cell_id = c.id
-        WHERE c.id = ANY(%s)
+        WHERE c.id = ANY(%(cells)s::bigint[])
         """
-    found = {}
-    for cell_id, state, incarnation, acked, beat, ordered, *cause in rows(
-        statement, [list(cell_ids)]
-    ):
-        found[cell_id] = CellStatus(
+    found = rows(statement, {"cells": list(cell_ids)})
+    standings = {
+        cell_id: CellStatus(
             cell_id, CellState(state), incarnation, acked, beat, CellState(ordered), *cause
         )
-    return found
+        for cell_id, state, incarnation, acked, beat, ordered, *cause, _ in found
+    }
+    return standings, bool(found) and found[0][-1]
 
 
 def load_wanted(

@@ -134,9 +134,37 @@ class CellResources:
     used: Mapping[str, int]
 
 
-def load_history_end() -> int:
-    """Return the highest id in the history."""
-    return int(scalar("SELECT coalesce(max(id), 0) FROM controlplane_transition"))
+@dataclass(frozen=True, slots=True)
+class SampleFacts:
+    """What a sample depends on.
+
+    `cursor`: where the sample before ended, and `sampled_at` when; None if there was none.
+    `history_end`: the highest id in the history. `has_cells`: whether cells have samples of this
+    minute.
+    """
+
+    has_waiting: bool
+    has_held: bool
+    cursor: str | None
+    sampled_at: datetime | None
+    history_end: int
+    has_cells: bool
+
+
+def load_sample_facts(name: str, minute: datetime) -> SampleFacts:
+    """Return the facts for a sample with the cursor `name`, in one statement."""
+    [found] = rows(
+        f"""
+        SELECT EXISTS (SELECT FROM controlplane_task t WHERE {WAITS}),
+               EXISTS (SELECT FROM controlplane_attempt WHERE released_at IS NULL),
+               w.after, w.scanned_at,
+               (SELECT coalesce(max(id), 0) FROM controlplane_transition),
+               EXISTS (SELECT FROM controlplane_cellsample WHERE at = %s)
+        FROM (VALUES (%s)) AS v(name) LEFT JOIN controlplane_walk w ON w.name = v.name
+        """,
+        [minute, name],
+    )
+    return SampleFacts(*found)
 
 
 def limit_range(after: int, until: int, limit: int) -> int:
@@ -174,22 +202,35 @@ def count_changes(after: int, until: int) -> Mapping[int, PoolChanges]:
     return pools
 
 
-def load_cell_resources() -> list[CellResources]:
-    """Return the resources of all cells, by id."""
-    found = rows("SELECT id, pool_id, state, capacity FROM controlplane_cell ORDER BY id")
-    usage = load_usage([cell_id for cell_id, *_ in found])
-    return [
+def load_cell_resources(
+    *, with_usage: bool
+) -> tuple[list[CellResources], dict[int, PoolResources]]:
+    """Return the resources of all cells, by id, and of all pools, also of pools without cells.
+
+    `with_usage`: False if no attempt holds anything.
+    """
+    found = rows(
+        """
+        SELECT p.id, c.id, c.state, c.capacity
+        FROM controlplane_pool p LEFT JOIN controlplane_cell c ON c.pool_id = p.id
+        ORDER BY c.id, p.id
+        """
+    )
+    usage = load_usage([cell_id for _, cell_id, *_ in found if cell_id]) if with_usage else {}
+    cells = [
         CellResources(cell_id, pool_id, CellState(state), decoded(capacity), usage.get(cell_id, {}))
-        for cell_id, pool_id, state, capacity in found
+        for pool_id, cell_id, state, capacity in found
+        if cell_id
     ]
+    return cells, _sum_by_pool(cells, sorted({pool_id for pool_id, *_ in found}))
 
 
-def sum_by_pool(cells: Sequence[CellResources]) -> dict[int, PoolResources]:
-    """Return the resources of all pools, also of pools without cells."""
-    found = rows("SELECT id FROM controlplane_pool ORDER BY id")
-    pools = {pool_id: PoolResources() for (pool_id,) in found}
+def _sum_by_pool(
+    cells: Sequence[CellResources], pool_ids: Sequence[int]
+) -> dict[int, PoolResources]:
+    pools = {pool_id: PoolResources() for pool_id in pool_ids}
     for cell in cells:
-        pool = pools.setdefault(cell.pool_id, PoolResources())
+        pool = pools[cell.pool_id]
         for name, amount in cell.used.items():
             pool.used[name] = pool.used.get(name, 0) + amount
         if cell.state is CellState.READY:
@@ -212,9 +253,3 @@ def _readable_amounts(resources: object) -> dict[str, int]:
     if not isinstance(resources, dict):
         return {}
     return {name: it for name, it in resources.items() if isinstance(it, int) and it > 0}
-
-
-def is_sampled(minute: datetime) -> bool:
-    """Return whether there are samples of cells of a minute."""
-    found = rows("SELECT 1 FROM controlplane_cellsample WHERE at = %s LIMIT 1", [minute])
-    return bool(found)

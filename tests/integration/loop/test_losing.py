@@ -109,11 +109,12 @@ def before_each_statement(begin: Callable[[], None], work: Callable[[], None]) -
 
 
 def beat(*cells: FakeCell) -> None:
-    numbers = dict(Cell.objects.values_list("name", "pk"))
+    rows = {cell.name: cell for cell in Cell.objects.all()}
     beats = []
     for cell in cells:
         cell.seq += 1
-        address = CellAddress(numbers[cell.name], cell.name, cell.incarnation, cell.key)
+        row = rows[cell.name]
+        address = CellAddress(row.pk, cell.name, cell.incarnation, cell.key, salt=row.key_salt)
         beats.append(Beat(address, cell.seq, {}))
     answer_heartbeats(beats, now=clock.now())
 

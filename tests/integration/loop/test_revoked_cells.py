@@ -65,7 +65,7 @@ def placed(loop: Loop, **body: Any) -> tuple[FakeCell, Job, Attempt]:
 
 
 def address_of(cell: FakeCell) -> CellAddress:
-    return CellAddress(found().pk, cell.name, cell.incarnation, cell.key)
+    return CellAddress(found().pk, cell.name, cell.incarnation, cell.key, salt=found().key_salt)
 
 
 @pytest.mark.parametrize(

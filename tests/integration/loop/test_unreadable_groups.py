@@ -35,9 +35,8 @@ def beat_together(*cells: FakeCell) -> None:
     for fake_cell in cells:
         fake_cell.seq += 1
         cell = Cell.objects.get(name=fake_cell.name)
-        beats.append(
-            Beat(CellAddress(cell.pk, fake_cell.name, "one", fake_cell.key), fake_cell.seq, {})
-        )
+        address = CellAddress(cell.pk, fake_cell.name, "one", fake_cell.key, salt=cell.key_salt)
+        beats.append(Beat(address, fake_cell.seq, {}))
     answer_heartbeats(beats, now=clock.now())
 
 

@@ -65,8 +65,8 @@ values: st.SearchStrategy[Any] = st.recursive(
 DEEP = "[" * 100_000
 
 
-def find(names: Iterable[str]) -> dict[str, tuple[int, tuple[bytes, ...]]]:
-    return {name: (ord(name), (CELL_KEY,)) for name in names if name in ("a", "b")}
+def find(names: Iterable[str]) -> dict[str, tuple[int, dict[bytes, str]]]:
+    return {name: (ord(name), {CELL_KEY: "salt"}) for name in names if name in ("a", "b")}
 
 
 def seal(body: dict[str, Any], seq: int = 4, cell: str = "a", key: bytes = TO_CONTROL) -> str:
