@@ -342,7 +342,8 @@ class JobDependency(models.Model):
 class TaskGroup(models.Model):
     """Tasks of a job with the same definition; `counts[n]` of them are in state number n."""
 
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="groups")
+    # The index of the constraint serves searches by job, too.
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="groups", db_index=False)
     name = models.CharField(max_length=63)
     position = models.PositiveIntegerField()
     replicas = models.PositiveIntegerField(
