@@ -1,7 +1,7 @@
 """The connection of an ExecLink over a WebSocket, for the cell and for the command."""
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.sync.client import ClientConnection
@@ -16,7 +16,9 @@ REPEATABLE = (408, 429)  # statuses of the handshake below 500 that are not fina
 class SocketConnection:
     """See LinkConnection in controlplane.contract.exec_link."""
 
-    def __init__(self, socket: ClientConnection) -> None:
+    def __init__(self, stack: ExitStack, socket: ClientConnection) -> None:
+        """`stack`: closes the socket."""
+        self._stack = stack
         self._socket = socket
 
     def send(self, message: bytes) -> None:
@@ -43,7 +45,7 @@ class SocketConnection:
     def close(self) -> None:
         """Close the connection."""
         with suppress(Exception):
-            self._socket.close()
+            self._stack.close()
 
 
 def open_connection(
@@ -53,8 +55,10 @@ def open_connection(
 
     `explain`: returns the text for a final refusal, from its status and body.
     """
+    stack = ExitStack()
     try:
-        return SocketConnection(connect())
+        # The library warns of a connection that is no context manager.
+        return SocketConnection(stack, stack.enter_context(connect()))
     except InvalidStatus as refused:
         status = refused.response.status_code
         if 400 <= status < 500 and status not in REPEATABLE:
