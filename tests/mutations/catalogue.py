@@ -135,8 +135,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "settled-at-once",
         f"{_C}state/apply_jobs.py",
-        "if job_id in finished and job_id not in holding",
-        "if job_id in finished",
+        "finished - find_unreleased_jobs(sorted(finished)) if finished else finished",
+        "finished",
         "a job is settled while containers of it run",
     ),
     Mutation(
