@@ -1,7 +1,9 @@
 """When each tick last ran, and the lock that keeps two from doing the same work."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from controlplane.queries.sql import rows, scalar
 
@@ -26,14 +28,22 @@ class TickFacts:
         return max(0.0, (now - planned).total_seconds())
 
 
+TICK_COLUMNS = "t.mark, t.started_at, t.finished_at, t.covered_at, t.hold_until"
+"""The columns of the state of a tick `t` that `read_ticks` reads behind its name."""
+
+
 def load_ticks(*names: str) -> list[TickFacts]:
     """Return the last run of each tick; one that never ran has all defaults."""
-    statement = """
-        SELECT name, mark, started_at, finished_at, covered_at, hold_until
-        FROM controlplane_tickstate WHERE name = ANY(%s)
+    statement = f"""
+        SELECT t.name, {TICK_COLUMNS} FROM controlplane_tickstate t WHERE t.name = ANY(%s)
         """
-    found = {name: TickFacts(*facts) for name, *facts in rows(statement, [list(names)])}
-    return [found.get(name, TickFacts()) for name in names]
+    return read_ticks(rows(statement, [list(names)]), names)
+
+
+def read_ticks(found: Iterable[tuple[Any, ...]], names: Iterable[str]) -> list[TickFacts]:
+    """Return the ticks `names` from rows with their names and columns; NULL is no run."""
+    ticks = {name: TickFacts(mark or 0, *rest) for name, mark, *rest in found}
+    return [ticks.get(name, TickFacts()) for name in names]
 
 
 def load_tick(name: str) -> TickFacts:

@@ -18,7 +18,7 @@ from controlplane.commands.state.tick_runs import claim_turn, note_hold, note_ru
 from controlplane.domain.convergence.policy import Policy
 from controlplane.outbox.wakes import take_wake
 from controlplane.queries.policy import load_policy
-from controlplane.queries.ticks import TickFacts, load_silence, load_ticks
+from controlplane.queries.ticks import TickFacts, load_silence
 
 NAME = "convergence"
 
@@ -51,21 +51,22 @@ def run(*, woken: bool = False, memory: Memory | None = None) -> dict[str, int]:
         runner = RuleRunner([rule for rule in RULES if rule.on_wake], now, policy, memory=memory)
         runner.run()
         return dict(runner.counts)
-    tick, placement, callbacks = load_ticks(NAME, "placement", "callbacks")
-    if not claim_turn(NAME, now=now, interval=policy.interval):
+    ticks = claim_turn(NAME, "placement", "callbacks", now=now, interval=policy.interval)
+    if ticks is None:
         return {}
+    tick, placement, callbacks = ticks
     delivered = send_probes(now=now)
     hold_until = _hold_until(tick, delivered, memory.alerts, now, policy)
     # Less than two heartbeat intervals without a message is normal jitter.
     silent_since = now - timedelta(seconds=2 * settings.CELLRUN.heartbeat_seconds)
     rules = [rule for rule in RULES if hold_until is None or not rule.waits]
     runner = RuleRunner(rules, now, policy, placement.covered_at, memory)
-    runner.guard("silence", lambda: count_silence(now=now, silent_since=silent_since))
+    silent = runner.guard("silence", lambda: count_silence(now=now, silent_since=silent_since))
     runner.guard("free_space", lambda: watch_free_space(memory.alerts, now=now))
     runner.guard("watch", lambda: _watch_others(placement, callbacks, memory.alerts, now))
     runner.run()
     # After the rules: cells that they declared LOST have their own alerts.
-    runner.guard("cells", lambda: _watch_cells(memory.alerts, now))
+    runner.guard("cells", lambda: _watch_cells(silent, memory.alerts, now))
     note_run(
         NAME,
         started_at=now,
@@ -86,8 +87,9 @@ def _watch_others(
     alerts.watch_tick("callbacks", callbacks, now=now)
 
 
-def _watch_cells(alerts: TickAlerts, now: datetime) -> None:
-    cells, last_message_at = load_silence(lost=False)
+def _watch_cells(silent: int | None, alerts: TickAlerts, now: datetime) -> None:
+    # Without a silent cell, there is none of which the last message could be old.
+    cells, last_message_at = (0, None) if silent == 0 else load_silence(lost=False)
     alerts.watch_cells(cells, last_message_at, now=now)
 
 

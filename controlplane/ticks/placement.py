@@ -15,7 +15,7 @@ from django.conf import settings
 
 from controlplane import clock
 from controlplane.commands.placement.waiting import clear_nominations
-from controlplane.commands.state.tick_runs import leave_mark, note_coverage, note_run
+from controlplane.commands.state.tick_runs import leave_mark, note_run
 from controlplane.outbox.wakes import take_wake
 from controlplane.queries.placement.snapshot import (
     find_pending,
@@ -118,13 +118,13 @@ def _is_recent(now: datetime) -> bool:
 
 
 def _note(started_at: datetime, *, placed: int, uncovered: frozenset[int] = frozenset()) -> None:
-    note_coverage(uncovered)
     note_run(
         NAME,
         started_at=started_at,
         finished_at=clock.now(),
         counts={"placed": placed},
         covered_at=started_at,
+        uncovered=uncovered,
     )
     if placed:
         log.info("placed", tasks=placed)

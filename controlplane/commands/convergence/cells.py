@@ -33,13 +33,13 @@ from controlplane.queries.convergence.lost_cells import (
 from controlplane.queries.sql import execute
 
 
-def count_silence(*, now: datetime, silent_since: datetime) -> None:
-    """Count this tick for the cells without a message since `silent_since`.
+def count_silence(*, now: datetime, silent_since: datetime) -> int:
+    """Count this tick for the cells without a message since `silent_since`; return how many.
 
     Set a message time in the future, left from before the clock was set back, to `now`: otherwise
-    a dead cell would not be LOST until the clock reaches that time.
+    a dead cell would not be LOST until the clock reaches that time. Such cells are returned, too.
     """
-    execute(
+    return execute(
         """
         WITH found AS MATERIALIZED (
             SELECT l.cell_id, l.last_message_at > %(ahead)s AS is_ahead

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from types import MappingProxyType
 
 from controlplane.commands.convergence.runner import RuleContext
@@ -93,28 +94,27 @@ and returns the length of the page, its last key and the number of orphans."""
 
 def remove(context: RuleContext) -> Mapping[str, int]:
     """A page of the walk over rows whose links no foreign key holds: those without a parent go."""
-    tables = list(PARENTLESS)
     table, _, after = load_cursor("orphans").after.partition(":")
-    place = tables.index(table) if table in PARENTLESS else 0
-    left, removed, reached = ROWS_PER_PAGE, 0, ""
-    while left > 0 and place < len(tables):
-        scanned, last, gone = _remove_page(tables[place], after, left, context.now)
-        removed += gone
-        is_end = scanned < left
-        left -= scanned
-        place, after = (place + 1, "") if is_end else (place, last)
-        reached = f"{tables[place]}:{after}" if place < len(tables) else ""
+    place = list(PARENTLESS).index(table) if table in PARENTLESS else 0
+    removed, reached = run_in_transaction(partial(_remove_page, place, after, context.now))
     save_walk("orphans", after=reached, now=context.now)
     return {"orphans": removed}
 
 
-def _remove_page(table: str, after: str, limit: int, now: datetime) -> tuple[int, str, int]:
-    """Return how many were checked, the key of the last, how many were deleted."""
+def _remove_page(place: int, after: str, now: datetime) -> tuple[int, str]:
+    """Check a page of rows, which continues in the next tables.
 
-    def work() -> tuple[int, str, int]:
-        [(scanned, last, gone)] = rows(PARENTLESS[table], {"after": after, "limit": limit})
-        if gone:
-            count_repairs("orphans", {"orphans": gone}, now=now)
-        return scanned, last, gone
-
-    return run_in_transaction(work)
+    Return how many were deleted, and the cursor of the next page.
+    """
+    tables = list(PARENTLESS)
+    left, removed = ROWS_PER_PAGE, 0
+    while left > 0 and place < len(tables):
+        parameters = {"after": after, "limit": left}
+        [(scanned, last, gone)] = rows(PARENTLESS[tables[place]], parameters)
+        removed += gone
+        is_end = scanned < left
+        left -= scanned
+        place, after = (place + 1, "") if is_end else (place, last)
+    if removed:
+        count_repairs("orphans", {"orphans": removed}, now=now)
+    return removed, f"{tables[place]}:{after}" if place < len(tables) else ""

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from django.db import DatabaseError, Error, connection
@@ -17,6 +17,8 @@ from controlplane.queries.convergence.due import find_due
 from controlplane.queries.convergence.parameters import parameters_of
 
 log = structlog.get_logger(__name__)
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +93,15 @@ class RuleRunner:
             if self._run(rule, due):
                 due = self._find_due(self.rules[place + 1 :])
 
-    def guard(self, name: str, work: Callable[[], None]) -> None:
-        """Run `work`; record its failure like that of a rule."""
+    def guard(self, name: str, work: Callable[[], _T]) -> _T | None:
+        """Run `work` and return its value; record its failure like that of a rule."""
         try:
-            work()
+            done = work()
             self.memory.alerts.clear_failure(name, now=self.now)
         except Exception as error:
             self._fail(name, error)
+            return None
+        return done
 
     def _find_due(self, rules: list[ConvergenceRule]) -> frozenset[str]:
         rules = [rule for rule in rules if rule.name not in self._failed]

@@ -100,10 +100,15 @@ class TickAlerts:
 def raise_repair(rule: str, done: Mapping[str, int], *, now: datetime) -> None:
     """Raise the alert that a rule repaired a violation of an invariant."""
     what = ", ".join(f"{name} {count}" for name, count in done.items() if count)
-    alert = RaiseAlert(REPAIRED, f"rule {rule}", f"had to be repaired: {what}")
+    alert = RaiseAlert(REPAIRED, repair_subject(rule), f"had to be repaired: {what}")
     apply(Effects(alerts=[alert]), now=now)
 
 
 def clear_repair(rule: str, *, now: datetime) -> None:
     """Clear the alert of repairs after a full round without one."""
-    apply(Effects(cleared=[ClearAlert(REPAIRED, f"rule {rule}")]), now=now)
+    apply(Effects(cleared=[ClearAlert(REPAIRED, repair_subject(rule))]), now=now)
+
+
+def repair_subject(rule: str) -> str:
+    """Return the subject of the alert about repairs of a rule."""
+    return f"rule {rule}"

@@ -5,7 +5,8 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from controlplane.queries.sql import execute
+from controlplane.queries.sql import execute, rows
+from controlplane.queries.ticks import TICK_COLUMNS, TickFacts, read_ticks
 
 # A run that began later than this is kept even if it did nothing.
 _KEPT_LAG_SECONDS = 5.0
@@ -16,26 +17,31 @@ _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 _OVERTAKEN = "%(is_claimed)s AND t.started_at IS DISTINCT FROM EXCLUDED.started_at"
 
 
-def claim_turn(name: str, *, now: datetime, interval: float) -> bool:
-    """Claim the tick's turn: return whether no run began less than half an interval ago.
+def claim_turn(name: str, *others: str, now: datetime, interval: float) -> list[TickFacts] | None:
+    """Claim the tick's turn; return the last runs of it and of `others`, as `load_ticks` does.
 
-    Thus a second beat is harmless, and only one of two workers runs. A start in the future, from
-    before the clock was set back, does not count.
+    Return None if a run began less than half an interval ago. Thus a second beat is harmless, and
+    only one of two workers runs. A start in the future, from before the clock was set back, does
+    not count.
     """
-    return bool(
-        execute(
-            """
+    found = rows(
+        f"""
+        WITH claimed AS (
             INSERT INTO controlplane_tickstate AS t
                 (name, mark, started_at, counts, phases, lag_seconds)
-            VALUES (%(name)s, 0, %(now)s, '{}', '{}', 0)
+            VALUES (%(name)s, 0, %(now)s, '{{}}', '{{}}', 0)
             ON CONFLICT (name) DO UPDATE SET started_at = EXCLUDED.started_at
             WHERE t.started_at IS NULL
                OR t.started_at <= %(now)s - make_interval(secs => %(half)s)
                OR t.started_at > %(now)s + make_interval(secs => %(half)s)
-            """,
-            {"name": name, "now": now, "half": interval / 2},
+            RETURNING 1
         )
+        SELECT n.name, {TICK_COLUMNS} FROM claimed, unnest(%(names)s::text[]) AS n(name)
+        LEFT JOIN controlplane_tickstate t ON t.name = n.name
+        """,
+        {"name": name, "now": now, "half": interval / 2, "names": [name, *others]},
     )
+    return read_ticks(found, [name, *others]) if found else None
 
 
 def leave_mark(name: str) -> None:
@@ -61,22 +67,6 @@ def note_hold(name: str, *, started_at: datetime, hold_until: datetime) -> None:
     )
 
 
-def note_coverage(uncovered: Collection[int]) -> None:
-    """Record the pools in which placement did not consider all pending tasks; clear the others.
-
-    A pool keeps the time of the last complete pass. Call this before `note_run`.
-    """
-    execute(
-        """
-        UPDATE controlplane_pool p SET uncovered_since = CASE WHEN p.id = ANY(%(uncovered)s)
-            THEN COALESCE((SELECT covered_at FROM controlplane_tickstate
-                           WHERE name = 'placement'), %(never)s) END
-        WHERE (p.id = ANY(%(uncovered)s)) = (p.uncovered_since IS NULL)
-        """,
-        {"uncovered": sorted(uncovered), "never": _NEVER},
-    )
-
-
 def note_run(
     name: str,
     *,
@@ -86,12 +76,14 @@ def note_run(
     phases: Mapping[str, int] | None = None,
     lag_seconds: float = 0.0,
     covered_at: datetime | None = None,
+    uncovered: Collection[int] | None = None,
     hold_until: datetime | None = None,
     is_claimed: bool = False,
 ) -> None:
     """Record a run of the tick; keep a run with changes, or a late one, for a day.
 
-    `covered_at`: its start, if it considered all pending tasks. `phases`: milliseconds of each.
+    `covered_at`: its start, if it considered all pending tasks; `uncovered`: the pools in which it
+    did not, each of which keeps the time of its last complete pass. `phases`: milliseconds of each.
     `is_claimed`: by `claim_turn`; then the start and hold of a later claim are kept.
     """
     execute(
@@ -101,6 +93,12 @@ def note_run(
                 (name, started_at, finished_at, counts, phases, lag_seconds)
             SELECT %(name)s, %(started)s, %(finished)s, %(counts)s, %(phases)s, %(lag)s
             WHERE %(is_kept)s
+        ), coverage AS (
+            UPDATE controlplane_pool p SET uncovered_since = CASE
+                WHEN p.id = ANY(%(uncovered)s::bigint[])
+                THEN COALESCE((SELECT covered_at FROM controlplane_tickstate
+                               WHERE name = %(name)s), %(never)s) END
+            WHERE (p.id = ANY(%(uncovered)s::bigint[])) = (p.uncovered_since IS NULL)
         )
         INSERT INTO controlplane_tickstate AS t
             (name, mark, started_at, finished_at, covered_at, hold_until, counts, phases,
@@ -124,6 +122,8 @@ def note_run(
             "counts": json.dumps(dict(counts)),
             "phases": json.dumps(dict(phases or {})),
             "lag": lag_seconds,
+            "uncovered": None if uncovered is None else sorted(uncovered),
+            "never": _NEVER,
             "is_kept": any(counts.values()) or lag_seconds > _KEPT_LAG_SECONDS,
         },
     )

@@ -60,6 +60,8 @@ def find_page(after: int, *, ended_since: datetime | None = None, alert_kind: st
     """
     ids = "SELECT id FROM controlplane_job WHERE id > %s ORDER BY id LIMIT %s"
     [(edge, count)] = rows(f"SELECT max(id), count(*) FROM ({ids}) AS page", [after, MOST_IDS])
+    if not count:
+        return JobsPage([], None)
     found = rows(
         """
         SELECT j.id, (SELECT sum(g.task_count) FROM controlplane_taskgroup g WHERE g.job_id = j.id)
