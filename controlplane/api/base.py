@@ -133,7 +133,7 @@ class Metadata(SimpleMetadata):
 class FastJSONRenderer(JSONRenderer):
     """Render by orjson, and by REST framework what orjson does not support.
 
-    A page of 1,000 jobs takes 2 ms instead of 20.
+    See docs/decisions/0081.
     """
 
     def render(

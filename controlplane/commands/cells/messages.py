@@ -455,7 +455,7 @@ def _renew_leases(
         },
     )
     places = {place for place, _, _ in found}
-    valid = {item[0]: item[1] for place, item in enumerate(latest.items(), 1) if place in places}
+    valid = dict(item for place, item in enumerate(latest.items(), 1) if place in places)
     return valid, sorted({cell_id for _, cell_id, has_left in found if has_left})
 
 

@@ -1,6 +1,5 @@
 """Rule 13: write the figures of pools every 15 seconds and of cells every minute, for pages."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -22,7 +21,7 @@ from controlplane.queries.convergence.samples import (
     load_sample_facts,
     load_wanting,
 )
-from controlplane.queries.sql import execute
+from controlplane.queries.sql import encoded, execute
 from controlplane.queries.work_counts import count_held, count_waiting
 
 NAME = "samples"
@@ -84,7 +83,7 @@ def take_samples(context: RuleContext) -> Mapping[str, int]:
         "cursor": facts.cursor,
         "sampled_at": facts.sampled_at,
         "now": context.now,
-        "samples": json.dumps(samples),
+        "samples": encoded(samples),
     }
     execute(_WRITE, parameters)
     return {}

@@ -1,6 +1,5 @@
 """Write pending reasons and clear nominations of waiting tasks."""
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -9,7 +8,7 @@ from controlplane.contract.states import TaskState as S
 from controlplane.domain.state.effects import ExplainGroup, ExplainShape
 from controlplane.domain.state.states import CellState
 from controlplane.queries.holds import IS_HELD
-from controlplane.queries.sql import execute
+from controlplane.queries.sql import encoded, execute
 
 _EXPLAIN = """
 WITH free AS MATERIALIZED (
@@ -39,7 +38,7 @@ def explain(shapes: Sequence[ExplainShape], groups: Sequence[ExplainGroup]) -> N
 
 def _columns(reasons: Sequence[tuple[int, Mapping[str, Any] | None]]) -> list[list[Any]]:
     ids = [key for key, _ in reasons]
-    return [ids, [None if reason is None else json.dumps(dict(reason)) for _, reason in reasons]]
+    return [ids, [None if reason is None else encoded(dict(reason)) for _, reason in reasons]]
 
 
 def clear_nominations(*, now: datetime) -> int:

@@ -5,7 +5,6 @@ under them. Every change of a task updates its group's counts and may change its
 Resulting messages (stops, wakes) are sent after the commit.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -51,7 +50,7 @@ from controlplane.models import Cell
 from controlplane.outbox import cells, wakes
 from controlplane.queries.cells.keys import load_addresses
 from controlplane.queries.cells.stops import load_stops
-from controlplane.queries.sql import execute, named_rows, rows
+from controlplane.queries.sql import encoded, execute, named_rows, rows
 
 # Fields of `ChangeTask` that `CHANGE_TASKS` takes unchanged.
 _TASK_FIELDS = (
@@ -393,7 +392,7 @@ def _change_tasks(changes: Sequence[ChangeTask]) -> dict[int, int]:
         "avoid": [apply_sql.array_of(change.avoid_cell_ids) for change in changes],
         "shape_id": [shapes.get(change.task_id) for change in changes],
         "resources": [
-            json.dumps(dict(change.resources)) if change.resources else None for change in changes
+            encoded(dict(change.resources)) if change.resources else None for change in changes
         ],
     }
     return dict(rows(apply_sql.CHANGE_TASKS, parameters))
@@ -409,7 +408,7 @@ def _change_attempts(changes: Sequence[ChangeTask]) -> None:
     }
     for name in ("usage", "details"):
         found = parameters[name]
-        parameters[name] = [None if value is None else json.dumps(dict(value)) for value in found]
+        parameters[name] = [None if value is None else encoded(dict(value)) for value in found]
     execute(apply_sql.CHANGE_ATTEMPTS, parameters)
 
 

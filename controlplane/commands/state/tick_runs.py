@@ -1,11 +1,10 @@
 """Record runs of ticks, for metrics, the admin and the other ticks."""
 
-import json
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from controlplane.queries.sql import execute, rows
+from controlplane.queries.sql import encoded, execute, rows
 from controlplane.queries.ticks import TICK_COLUMNS, TickFacts, read_ticks
 
 # A run that began later than this is kept even if it did nothing.
@@ -119,8 +118,8 @@ def note_run(
             "covered": covered_at,
             "hold": hold_until,
             "is_claimed": is_claimed,
-            "counts": json.dumps(dict(counts)),
-            "phases": json.dumps(dict(phases or {})),
+            "counts": encoded(dict(counts)),
+            "phases": encoded(dict(phases or {})),
             "lag": lag_seconds,
             "uncovered": None if uncovered is None else sorted(uncovered),
             "never": _NEVER,

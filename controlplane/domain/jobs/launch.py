@@ -56,7 +56,7 @@ def launch_of(
     `default_disk_mib`: the limit of a group that requests no disk; 0: none. It does not apply to
     runners, whose tasks write nothing on the cell.
     """
-    values = group.__dict__
+    values = group.__dict__  # getattr of a pydantic model is slower
     launch: dict[str, Any] = {name: values[name] for name in _COPIED}
     launch |= {name: value for name in _COPIED_IF_SET if (value := values[name])}
     launch |= {

@@ -93,7 +93,7 @@ class _PoolCandidates:
     ) -> Iterator[Finding]:
         """Yield the violations of a single task of each group; check equal tasks once."""
         for position, shape in enumerate(shapes):
-            key = (tuple(shape.resources.items()), _rest_of(shape), tuple(map(id, quotas)))
+            key = (_identity_of(shape), tuple(map(id, quotas)))
             findings = self._findings.get(key)
             if findings is None:
                 findings = self._findings[key] = list(self._check_task(shape, quotas))
@@ -186,9 +186,10 @@ def shape_of(spec: JobSpec, group: TaskGroupSpec) -> ShapeFacts:
     )
 
 
-def _rest_of(shape: ShapeFacts) -> Hashable:
-    """Return what distinguishes the shapes of `shape_of` in one pool, without the resources."""
+def _identity_of(shape: ShapeFacts) -> Hashable:
+    """Return what distinguishes the shapes of `shape_of` in one pool."""
     return (
+        tuple(shape.resources.items()),
         shape.band,
         shape.count,
         shape.task_type,
