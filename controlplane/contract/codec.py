@@ -23,6 +23,8 @@ from typing import (
     get_type_hints,
 )
 
+import orjson
+
 MAX_TEXT = 16 * 1024  # maximum length of a text from a cell, characters
 MAX_ITEMS = 100_000  # maximum length of a list
 _EARLIEST = 0.0
@@ -52,11 +54,23 @@ class MalformedMessage(ValueError):
 
 # Shared, because `json.dumps` with separators creates an encoder for each call.
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
+# What `json` refuses as well.
+_OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
 def compact_json(value: Any) -> str:
-    """Return `value` as JSON without spaces."""
-    return _ENCODER.encode(value)
+    """Return `value` as JSON without spaces, in ASCII.
+
+    orjson takes a tenth of the time. Values that it writes differently are left to `json`: other
+    characters, keys that are not texts, integers beyond 64 bits, and NaN, which it writes as null.
+    """
+    try:
+        text = orjson.dumps(value, option=_OPTIONS)
+    except TypeError:
+        return _ENCODER.encode(value)
+    if b"null" in text or not text.isascii():
+        return _ENCODER.encode(value)
+    return text.decode("ascii")
 
 
 def clean_text(text: str, limit: int = MAX_TEXT) -> str:

@@ -1,7 +1,9 @@
 """Declared documents come back as they went; what is malformed is refused with its path."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
 from typing import Annotated, Any, Self
 
@@ -15,6 +17,7 @@ from controlplane.contract.codec import (
     MalformedMessage,
     MaxItems,
     Text,
+    compact_json,
     read_typed,
 )
 
@@ -155,3 +158,43 @@ def test_a_malformed_document_is_refused_with_its_path(body: Any, error: str) ->
 def test_an_unknown_type_is_refused(body: Any) -> None:
     with pytest.raises(MalformedMessage, match="unknown message type"):
         read_typed(body, {"parcel": Parcel})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": [1, -2, 1795905031.8948252, True, None, ""], "b": {"c": []}},
+        {"text": "naïve 数 \u2028 \x00 \x7f <&>"},
+        {"lone": "\ud800"},
+        {1: "a key that is no text", None: 2, False: 3},
+        [2**63, -(2**63), 2**70],
+        [float("inf"), float("-inf"), 1e300, 5e-324, 0.1 + 0.2, -0.0],
+        ("a tuple", (1,)),
+        "null",
+    ],
+)
+def test_compact_json_writes_what_the_json_module_writes(value: Any) -> None:
+    written = compact_json(value)
+    assert written.isascii()
+    assert json.loads(written) == json.loads(json.dumps(value))
+
+
+def test_compact_json_writes_no_spaces() -> None:
+    assert compact_json({"a": [1, 2.5], "b": {}}) == '{"a":[1,2.5],"b":{}}'
+
+
+def test_compact_json_keeps_not_a_number() -> None:
+    assert compact_json([float("nan"), None]) == "[NaN,null]"
+
+
+@pytest.mark.parametrize("value", [Point(1, 2.0), datetime(2026, 1, 1, tzinfo=UTC), b"bytes", {1}])
+def test_compact_json_refuses_what_the_json_module_refuses(value: Any) -> None:
+    with pytest.raises(TypeError):
+        compact_json(value)
+
+
+def test_compact_json_refuses_values_that_contain_themselves() -> None:
+    value: list[Any] = []
+    value.append(value)
+    with pytest.raises(ValueError, match="Circular"):
+        compact_json(value)
