@@ -43,7 +43,7 @@ class NoResponse(UploadDeferred):
 
 
 class BatchesRefused(Exception):
-    """The control plane takes no output of several attempts, as older versions."""
+    """The control plane refused an upload of several attempts: each is uploaded by itself."""
 
 
 class StreamEnded(Exception):
@@ -84,7 +84,7 @@ class LogShipper:
         self._lock = threading.Lock()
         self._uploads: dict[str, Upload] = {}
         self._queued: dict[str, Upload] = {}  # small rests for the next request
-        self._has_batches = True  # the control plane accepts them, as far as is known
+        self._has_batches = True  # until the control plane refuses one
         self._closed = threading.Event()
         self._wake = threading.Event()
         self._session = requests.Session()
