@@ -1,6 +1,6 @@
 """The only clock of the control plane: that of PostgreSQL, so that all processes agree.
 
-A process reads it every ten seconds, and adds its own elapsed time in between: a statement for each
+A process reads it every half minute, and adds its own elapsed time in between: a statement for each
 reading would be a third of what an idle control plane asks of PostgreSQL.
 """
 
@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 
 from django.db import connection
 
-READ_SECONDS = 10.0
-"""Two clocks drift apart by less than a millisecond in this time."""
+READ_SECONDS = 30.0
+"""Two clocks drift apart by a few milliseconds in this time."""
 
 _MAX_ROUND_TRIP_SECONDS = 0.01
 """A slower reading does not tell precisely enough when it was true."""

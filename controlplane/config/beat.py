@@ -7,8 +7,10 @@ from controlplane.config.env import ControlPlaneSettings
 
 CLOCK_DIFFERENCE_SECONDS = 60
 
-# Wakes start a tick at once; the interval covers lost wakes.
-CALLBACKS_INTERVAL_SECONDS = 5.0
+# Wakes start these ticks at once; the interval covers lost wakes.
+WOKEN_INTERVAL_SECONDS = 10.0
+# The ticks that no wake starts.
+POLL_INTERVAL_SECONDS = 5.0
 
 
 def build_schedule(settings: ControlPlaneSettings) -> dict[str, dict[str, Any]]:
@@ -20,12 +22,12 @@ def build_schedule(settings: ControlPlaneSettings) -> dict[str, dict[str, Any]]:
     ticks = {
         "placement": settings.placement_interval_seconds,
         "convergence": settings.convergence_interval_seconds,
-        "callbacks": CALLBACKS_INTERVAL_SECONDS,
-        "hooks": CALLBACKS_INTERVAL_SECONDS,
-        "notifications": CALLBACKS_INTERVAL_SECONDS,
+        "callbacks": WOKEN_INTERVAL_SECONDS,
+        "hooks": WOKEN_INTERVAL_SECONDS,
+        "notifications": POLL_INTERVAL_SECONDS,
     }
     if settings.tracing:
-        ticks["tracing"] = CALLBACKS_INTERVAL_SECONDS
+        ticks["tracing"] = POLL_INTERVAL_SECONDS
     queues = dict.fromkeys(("hooks", "notifications", "tracing"), "callbacks")
     return {
         name: {

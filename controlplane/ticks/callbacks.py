@@ -13,7 +13,7 @@ from controlplane.ticks.callback_delivery import CallbackDelivery
 
 NAME = "callbacks"
 # Several periods of this tick, but much less than the time after which it counts as late.
-_LATELY = timedelta(seconds=20)
+_LATELY = timedelta(seconds=25)
 _FIRST_POLL_SECONDS = 2.0
 
 

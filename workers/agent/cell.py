@@ -63,7 +63,8 @@ MAX_SWEPT = 200
 # A process without attempts first removes orphans, whose resources it offers. It waits this long
 # for an engine that does not answer, and then registers.
 UNSEEN_SECONDS = 20.0
-# Heartbeats are up to this share early, by the cell's name.
+# Heartbeats are up to this share of their interval early: by the cell's name, and again to be sent
+# together with those of other cells of the process.
 _BEAT_SPREAD = 0.1
 
 
@@ -98,7 +99,7 @@ class Cell:
         self.order_reader = OrderReader(
             name=config.name, key=config.key, incarnation=lambda: self.incarnation
         )
-        self._next_beat = 0.0
+        self.next_beat = 0.0  # in seconds since boot
         # Spreads the heartbeats of cells that were answered together after an outage.
         self._beat_factor = 1.0 - _BEAT_SPREAD * (zlib.crc32(config.name.encode()) % 1000) / 1000
         self._heartbeat_seconds = 5.0
@@ -139,7 +140,7 @@ class Cell:
             else:
                 self._adopt(record, now)
         self.exclusives.begin(self.journal.open_attempts())
-        self._next_beat = now.boot
+        self.next_beat = now.boot
         self.tick(now)
 
     def leave(self, now: ClockReading, *, expected_seconds: int) -> None:
@@ -180,13 +181,20 @@ class Cell:
             case ScanResult():
                 self._take_scan(received, now)
 
-    def tick(self, now: ClockReading) -> None:
-        """Advance the time: register after the first scan until accepted, then send heartbeats."""
+    def may_beat(self, now: ClockReading) -> bool:
+        """Return whether a heartbeat is due soon enough to send it with those of other cells."""
+        return now.boot >= self.next_beat - self._heartbeat_seconds * _BEAT_SPREAD
+
+    def tick(self, now: ClockReading, *, early: bool = False) -> None:
+        """Advance the time: register after the first scan until accepted, then send heartbeats.
+
+        `early`: send a heartbeat before it is due, if it may be.
+        """
         self.exclusives.tick()
         self.progress.report_due(now.boot)
-        if now.boot < self._next_beat:
+        if now.boot < self.next_beat and not (early and self.may_beat(now)):
             return
-        self._next_beat = now.boot + self._heartbeat_seconds * self._beat_factor
+        self.next_beat = now.boot + self._heartbeat_seconds * self._beat_factor
         self.journal.forget(now.wall)
         self._check_disk()
         self.exclusives.keep()
@@ -202,7 +210,7 @@ class Cell:
     @property
     def wakes_at(self) -> float:
         """When `tick` must be called next, in seconds since boot."""
-        return min(self._next_beat, self.exclusives.wakes_at, self.progress.wakes_at)
+        return min(self.next_beat, self.exclusives.wakes_at, self.progress.wakes_at)
 
     def act(self, *, flush: bool = True, is_safe: bool = True) -> None:
         """Carry out deferred actions, and, with `flush`, send reports.
@@ -246,7 +254,7 @@ class Cell:
                 server_time=answer.server_time,
                 now=now,
             )
-            self._next_beat = now.boot
+            self.next_beat = now.boot
             early, self._early_orders = self._early_orders, []
             for orders in early:
                 self._take_orders(orders, now)
@@ -423,7 +431,7 @@ class Cell:
         self._remove_orphans(orphans, now)
         self._has_swept = self._has_swept or len(gone) == len(orphans)
         if not self._register_seq:  # registration waited for the scan
-            self._next_beat = now.boot
+            self.next_beat = now.boot
         folders = [uid for uid in scan.folders if self.journal.find(uid) is None][:MAX_SWEPT]
         for uid in (uid for uid in folders if uid not in orphans):
             self._log.info("orphaned_folder_removed", attempt=uid)
