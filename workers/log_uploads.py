@@ -84,7 +84,7 @@ class LogShipper:
         self._lock = threading.Lock()
         self._uploads: dict[str, Upload] = {}
         self._queued: dict[str, Upload] = {}  # small rests for the next request
-        self._has_batches = True  # until the control plane refuses one
+        self._sends_batches = True  # until the control plane refuses one
         self._closed = threading.Event()
         self._wake = threading.Event()
         self._session = requests.Session()
@@ -170,7 +170,7 @@ class LogShipper:
         with self._lock:
             uploads = list(self._uploads.values())
         refused: UploadDeferred | None = None
-        if self._url and self._has_batches:
+        if self._url and self._sends_batches:
             small = {upload.uid: upload for upload in uploads if is_small(upload)}
             self._queue(small.values())
             try:
@@ -213,7 +213,7 @@ class LogShipper:
 
     def _leave_to_thread(self, upload: Upload) -> bool:
         """Queue a complete output for the thread, if its rest is small; return whether it is."""
-        if not (self._url and self._has_batches and self._thread.is_alive()):
+        if not (self._url and self._sends_batches and self._thread.is_alive()):
             return False
         if not is_small(upload):
             return False
@@ -250,7 +250,7 @@ class LogShipper:
                 try:
                     results = self._post(batch.pieces) if batch.pieces else []
                 except BatchesRefused:
-                    self._has_batches = False
+                    self._sends_batches = False
                     self._queued.clear()
                     raise
                 except NoResponse:

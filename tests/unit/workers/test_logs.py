@@ -29,7 +29,7 @@ class Store:
         self.unknown: set[str] = set()
         self.full: set[str] = set()
         self.fails = 0
-        self.knows_batches = True
+        self.takes_batches = True
         self.pieces: list[str] = []
         self.statuses: dict[str, int] = {}
         web.route = self.answer
@@ -48,7 +48,7 @@ class Store:
         parts = urlsplit(request.path)
         if request.method == "POST":
             assert request.path == "/api/v1/logs:batch"
-            if not self.knows_batches:
+            if not self.takes_batches:
                 return Answer(404)
             results = [self.append(*astuple(it)) for it in unpack_pieces(request.body)]
             document = [{"status": status, "size": size} for status, size in results]
@@ -106,10 +106,10 @@ def web() -> Iterator[Web]:
         yield web
 
 
-@pytest.fixture(params=["batches", "an older control plane"])
+@pytest.fixture(params=["batches", "batches refused"])
 def store(web: Web, request: pytest.FixtureRequest) -> Store:
     store = Store(web)
-    store.knows_batches = request.param == "batches"
+    store.takes_batches = request.param == "batches"
     return store
 
 
@@ -209,7 +209,7 @@ def test_outputs_that_end_together_arrive_in_few_requests(
         end.join(30)
     assert store.logs == {f"{uid}/stdout": uid.encode() for uid in uids}
     assert all((cell.folder / uid / SHIPPED).exists() for uid in uids)
-    if store.knows_batches:
+    if store.takes_batches:
         assert len(web.requests) < len(uids) / 2
 
 
