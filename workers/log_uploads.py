@@ -9,41 +9,35 @@ import hashlib
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import requests
 import structlog
 
-from controlplane.contract.output_batch import (
-    OutputPiece,
-    PieceResult,
-    pack_pieces,
-    read_results,
-)
 from controlplane.contract.wire import keys
 from workers import clock
-from workers.log_pieces import Upload, UploadBatch, UploadDeferred, is_small, read_rest
 
 log = structlog.get_logger(__name__)
 
+STREAMS = ("stdout", "stderr")
 ROUND_SECONDS = 0.5  # between uploads of new output: a follower gets a line within a second
 MAX_PAUSE_SECONDS = 30.0  # between rounds while the control plane does not answer
 CHUNK_BYTES = 1024 * 1024
 HTTP_SECONDS = (3.05, 10.0)
-LATER = (401, 408, 429)  # these refusals of several outputs may be temporary
 KEPT_SECONDS = 24 * 3600.0  # how long folders of ended attempts stay on the machine
 SWEEP_SECONDS = 600.0
 SHIPPED = "shipped"
 
 
+class UploadDeferred(Exception):
+    """The control plane did not accept a chunk, which is sent again later."""
+
+
 class NoResponse(UploadDeferred):
     """The control plane did not answer: other chunks wait as well."""
-
-
-class BatchesRefused(Exception):
-    """The control plane refused an upload of several attempts: each is uploaded by itself."""
 
 
 class StreamEnded(Exception):
@@ -54,12 +48,21 @@ class AttemptUnknown(Exception):
     """The control plane does not know the attempt (any more)."""
 
 
-class LogShipper:
-    """Uploads new output from one thread.
+@dataclass(slots=True)
+class Upload:
+    """The upload of one attempt's output."""
 
-    `finish` leaves a small rest to this thread, which sends those of many attempts in one request,
-    and uploads a large one from the caller's thread.
-    """
+    uid: str
+    folder: Path
+    sent: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
+    ended: set[str] = field(default_factory=set)  # streams of which no more is stored
+    unwanted: bool = False  # the control plane does not know the attempt (any more)
+    complete: bool = False  # no more output will be written
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class LogShipper:
+    """Uploads new output from one thread; `finish` uploads from the caller's thread."""
 
     def __init__(
         self,
@@ -83,10 +86,7 @@ class LogShipper:
         self._round_seconds = round_seconds
         self._lock = threading.Lock()
         self._uploads: dict[str, Upload] = {}
-        self._queued: dict[str, Upload] = {}  # small rests for the next request
-        self._sends_batches = True  # until the control plane refuses one
         self._closed = threading.Event()
-        self._wake = threading.Event()
         self._session = requests.Session()
         self._session.trust_env = (
             False  # no proxy and no netrc between a cell and its control plane
@@ -119,10 +119,6 @@ class LogShipper:
         if upload is None:
             return
         upload.complete = True
-        if self._leave_to_thread(upload):
-            if not upload.over.wait(seconds):
-                log.info("last_output_delayed", cell=self._cell, attempt=uid, error="not sent yet")
-            return
         end = time.monotonic() + seconds
         try:
             while self._url and (rest := end - time.monotonic()) > 0:
@@ -134,34 +130,23 @@ class LogShipper:
     def close(self) -> None:
         """Stop uploading; the next process of this cell uploads the rest."""
         self._closed.set()
-        self._wake.set()
         if self._thread.is_alive():
             self._thread.join(HTTP_SECONDS[0])
         self._session.close()
 
     def _serve(self) -> None:
         pause = self._round_seconds
-        swept_at = round_at = time.monotonic()
-        while not self._closed.is_set():
+        swept_at = time.monotonic()
+        while not self._closed.wait(pause):
             try:
-                if self._wake.wait(max(round_at + pause - time.monotonic(), 0.0)):
-                    self._wake.clear()
-                    self._send_ended()
-                if time.monotonic() < round_at + pause:
-                    continue
-                round_at = time.monotonic()
-                if round_at - swept_at > SWEEP_SECONDS:
-                    swept_at = round_at
+                if time.monotonic() - swept_at > SWEEP_SECONDS:
+                    swept_at = time.monotonic()
                     self.sweep()
                 self.send_round()
                 pause = self._round_seconds
             except UploadDeferred as error:
                 pause = min(pause * 2, MAX_PAUSE_SECONDS)
                 log.warning("output_delayed", cell=self._cell, error=str(error))
-                if isinstance(error, NoResponse):
-                    # Also the outputs of attempts that end meanwhile wait for the next round.
-                    self._closed.wait(pause)
-                    round_at = time.monotonic() - pause
             except Exception:
                 log.exception("output_round_failed", cell=self._cell)
 
@@ -170,18 +155,6 @@ class LogShipper:
         with self._lock:
             uploads = list(self._uploads.values())
         refused: UploadDeferred | None = None
-        if self._url and self._sends_batches:
-            small = {upload.uid: upload for upload in uploads if is_small(upload)}
-            self._queue(small.values())
-            try:
-                self._send_queued()
-            except BatchesRefused:
-                small = {}
-            except NoResponse:
-                raise
-            except UploadDeferred as error:
-                refused = error  # other attempts may succeed
-            uploads = [upload for upload in uploads if upload.uid not in small]
         for upload in uploads:
             if self._closed.is_set():
                 return
@@ -193,7 +166,7 @@ class LogShipper:
             except NoResponse:
                 raise
             except UploadDeferred as error:
-                refused = error
+                refused = error  # other attempts may succeed
         if refused is not None:
             raise refused
 
@@ -211,81 +184,6 @@ class LogShipper:
     def _folders(self) -> list[Path]:
         return [path for path in self._folder.glob("*") if path.is_dir()]
 
-    def _leave_to_thread(self, upload: Upload) -> bool:
-        """Queue a complete output for the thread, if its rest is small; return whether it is."""
-        if not (self._url and self._sends_batches and self._thread.is_alive()):
-            return False
-        if not is_small(upload):
-            return False
-        self._queue([upload])
-        self._wake.set()
-        return True
-
-    def _queue(self, uploads: Iterable[Upload]) -> None:
-        with self._lock:
-            self._queued |= {upload.uid: upload for upload in uploads}
-
-    def _fill(self, batch: UploadBatch) -> None:
-        """Move queued outputs to the batch, as many as it has room for."""
-        with self._lock:
-            while self._queued and batch.has_room:
-                batch.add(self._queued.pop(next(iter(self._queued))))
-
-    def _send_ended(self) -> None:
-        """Upload the small rests of attempts that have ended. Raise UploadDeferred."""
-        try:
-            self._send_queued()
-        except BatchesRefused:
-            self.send_round()
-
-    def _send_queued(self) -> None:
-        """Upload the small rests of queued outputs, many in one request.
-
-        Raise UploadDeferred, BatchesRefused.
-        """
-        refused: UploadDeferred | None = None
-        while self._queued and not self._closed.is_set():
-            with UploadBatch() as batch:
-                self._fill(batch)
-                try:
-                    results = self._post(batch.pieces) if batch.pieces else []
-                except BatchesRefused:
-                    self._sends_batches = False
-                    self._queued.clear()
-                    raise
-                except NoResponse:
-                    raise
-                except UploadDeferred as error:
-                    refused = error
-                    continue
-                refused = batch.note(results) or refused
-            for upload in batch.arrived():
-                self._forget(upload)
-        if refused is not None:
-            raise refused
-
-    def _post(self, pieces: Sequence[OutputPiece]) -> list[PieceResult]:
-        """Upload pieces of several attempts. Raise UploadDeferred, BatchesRefused."""
-        url, body = f"{self._url}/api/v1/logs:batch", pack_pieces(pieces)
-        try:
-            answer = self._session.post(
-                url,
-                data=body,
-                headers=upload_headers(self._key, self._cell, url, body, int(self._now())),
-                timeout=HTTP_SECONDS,
-                allow_redirects=False,
-            )
-        except requests.RequestException as error:
-            raise NoResponse(str(error)) from error
-        if 400 <= answer.status_code < 500 and answer.status_code not in LATER:
-            raise BatchesRefused
-        if answer.status_code != 200:
-            raise UploadDeferred(f"HTTP status {answer.status_code} for {len(pieces)} pieces")
-        try:
-            return read_results(answer.json(), len(pieces))
-        except ValueError as error:
-            raise UploadDeferred(f"an answer that cannot be read: {error}") from error
-
     def _send_some(self, upload: Upload, seconds: float) -> bool:
         """Upload a chunk of each stream in `seconds`; return whether all output was uploaded.
 
@@ -296,8 +194,9 @@ class LogShipper:
         try:
             complete = upload.complete  # read before the files, which are then complete
             has_more = False
-            for stream in upload.open_streams:
-                has_more |= not upload.unwanted and self._send_chunk(upload, stream, seconds)
+            for stream in STREAMS:
+                if not upload.unwanted and stream not in upload.ended:
+                    has_more |= self._send_chunk(upload, stream, seconds)
             if complete and not has_more:
                 self._forget(upload)
             return not has_more
@@ -307,7 +206,12 @@ class LogShipper:
     def _send_chunk(self, upload: Upload, stream: str, seconds: float) -> bool:
         """Upload the next chunk of `stream`; return whether there is more. Raise UploadDeferred."""
         offset = upload.sent[stream]
-        chunk = read_rest(upload, stream, CHUNK_BYTES + 1)
+        try:
+            with open(upload.folder / stream, "rb") as file:
+                file.seek(offset)
+                chunk = file.read(CHUNK_BYTES + 1)
+        except FileNotFoundError:
+            return False
         if not chunk:
             return False
         try:
@@ -362,7 +266,6 @@ class LogShipper:
                     (upload.folder / SHIPPED).touch()
             except OSError:
                 log.info("output_folder_missing", cell=self._cell, attempt=upload.uid)
-        upload.over.set()
 
 
 def upload_headers(key: bytes, cell: str, url: str, body: bytes, at: int) -> dict[str, str]:

@@ -16,6 +16,7 @@ from controlplane.commands.callbacks import (
     claim_callbacks,
     record_try,
 )
+from controlplane.config.beat import WOKEN_INTERVAL_SECONDS
 from controlplane.outbox.wakes import take_wake
 from controlplane.queries.sql import rows
 from tests.simulation.control import TickPart
@@ -23,7 +24,6 @@ from tests.simulation.machines import Surroundings
 
 NAME = "callbacks"
 URL = "http://receiver.example/ended"
-BEAT_SECONDS = 5.0
 _WELL = (200, 204)
 
 
@@ -42,7 +42,7 @@ class Callbacks(TickPart):
     """`wrong`: what no receiver may ever see. `delivered`: how often each callback was accepted."""
 
     def __init__(self, around: Surroundings, rng: Random) -> None:
-        super().__init__(NAME, around, BEAT_SECONDS)
+        super().__init__(NAME, around, WOKEN_INTERVAL_SECONDS)
         self._rng = rng
         self._life = 0
         self._lost: set[int] = set()

@@ -325,7 +325,7 @@ def advance_cells(cells: Collection[Cell], now: ClockReading) -> None:
     is_beating = any(now.boot >= cell.next_beat for cell in cells)
     early = MAX_EARLY_BEATS if is_beating else 0
     for cell in cells:
-        is_early = early > 0 and cell.may_beat(now)
+        is_early = early > 0 and now.boot < cell.next_beat and cell.may_beat(now)
         early -= is_early
         cell.tick(now, early=is_early)
 

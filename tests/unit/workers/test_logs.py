@@ -3,18 +3,14 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import astuple
 from pathlib import Path
-from threading import Thread
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from controlplane.contract.output_batch import unpack_pieces
 from controlplane.contract.wire import keys
 from tests.conformance.kit import until
 from tests.harness.web import Answer, Request, Web
-from workers.log_pieces import UploadDeferred
 from workers.log_uploads import CHUNK_BYTES, SHIPPED, LogShipper
 
 KEY = b"k" * keys.KEY_BYTES
@@ -29,12 +25,12 @@ class Store:
         self.unknown: set[str] = set()
         self.full: set[str] = set()
         self.fails = 0
-        self.takes_batches = True
-        self.pieces: list[str] = []
-        self.statuses: dict[str, int] = {}
         web.route = self.answer
 
     def answer(self, request: Request) -> Answer:
+        parts = urlsplit(request.path)
+        *_, uid, _, stream = parts.path.split("/")
+        offset = int(parse_qs(parts.query)["offset"][0])
         headers = {name.lower(): value for name, value in request.headers.items()}
         digest = hashlib.sha256(request.body).hexdigest()
         text = f"cell-1\n{headers['x-cellrun-time']}\n{request.path}\n{digest}"
@@ -45,31 +41,15 @@ class Store:
         if self.fails:
             self.fails -= 1
             return Answer(503)
-        parts = urlsplit(request.path)
-        if request.method == "POST":
-            assert request.path == "/api/v1/logs:batch"
-            if not self.takes_batches:
-                return Answer(404)
-            results = [self.append(*astuple(it)) for it in unpack_pieces(request.body)]
-            document = [{"status": status, "size": size} for status, size in results]
-            return Answer(200, json.dumps({"results": document}).encode())
-        *_, uid, _, stream = parts.path.split("/")
-        offset = int(parse_qs(parts.query)["offset"][0])
-        status, size = self.append(uid, stream, offset, request.body)
-        return Answer(status, json.dumps({"size": size}).encode())
-
-    def append(self, uid: str, stream: str, offset: int, content: bytes) -> tuple[int, int | None]:
-        name = f"{uid}/{stream}"
-        self.pieces.append(name)
-        if uid in self.statuses:
-            return self.statuses[uid], None
         if uid in self.unknown:
-            return 404, None
-        log = self.logs.get(name, b"")
-        if offset != len(log):
-            return 409, len(log)
-        self.logs[name] = log = log + content
-        return 410 if name in self.full else 200, len(log)
+            return Answer(404)
+        log = self.logs.get(f"{uid}/{stream}", b"")
+        if offset == len(log):
+            log += request.body
+            self.logs[f"{uid}/{stream}"] = log
+            status = 410 if f"{uid}/{stream}" in self.full else 200
+            return Answer(status, json.dumps({"size": len(log)}).encode())
+        return Answer(409, json.dumps({"size": len(log)}).encode())
 
 
 class Cell:
@@ -106,11 +86,9 @@ def web() -> Iterator[Web]:
         yield web
 
 
-@pytest.fixture(params=["batches", "batches refused"])
-def store(web: Web, request: pytest.FixtureRequest) -> Store:
-    store = Store(web)
-    store.takes_batches = request.param == "batches"
-    return store
+@pytest.fixture
+def store(web: Web) -> Store:
+    return Store(web)
 
 
 @pytest.fixture
@@ -160,17 +138,19 @@ def test_output_lost_by_the_server_is_sent_again(cell: Cell, store: Store) -> No
     assert store.logs["a/stdout"] == b"one\ntwo\n"
 
 
-def test_shipping_stops_for_an_attempt_unknown_to_the_server(cell: Cell, store: Store) -> None:
+def test_shipping_stops_for_an_attempt_unknown_to_the_server(
+    cell: Cell, store: Store, web: Web
+) -> None:
     store.unknown.add("a")
     cell.shipper.watch("a", cell.write("a", b"one\n"))
     cell.shipper.send_round()
     cell.write("a", b"two\n")
     cell.shipper.finish("a", 30)
-    assert store.pieces == ["a/stdout"]
+    assert len(web.requests) == 1
 
 
 def test_stream_that_ended_is_not_sent_further_and_the_other_arrives(
-    cell: Cell, store: Store
+    cell: Cell, store: Store, web: Web
 ) -> None:
     store.full.add("a/stdout")
     cell.write("a", b"one\n")
@@ -180,7 +160,7 @@ def test_stream_that_ended_is_not_sent_further_and_the_other_arrives(
     cell.write("a", b"ValueError\n", "stderr")
     cell.shipper.finish("a", 30)
     assert store.logs == {"a/stdout": b"one\n", "a/stderr": b"Traceback\nValueError\n"}
-    assert store.pieces == ["a/stdout", "a/stderr", "a/stderr"]
+    assert len(web.requests) == 3
     assert (cell.folder / "a" / SHIPPED).exists()
 
 
@@ -192,47 +172,6 @@ def test_output_unsent_at_finish_is_shipped_in_the_background(cell: Cell, store:
     cell.shipper.start()
     until(lambda: store.logs == {"a/stdout": b"one\n"})
     until((cell.folder / "a" / SHIPPED).exists)
-
-
-def test_outputs_that_end_together_arrive_in_few_requests(
-    cell: Cell, store: Store, web: Web
-) -> None:
-    uids = [f"attempt-{number}" for number in range(100)]
-    cell.begin(round_seconds=60)
-    for uid in uids:
-        cell.shipper.watch(uid, cell.write(uid, uid.encode()))
-    ends = [Thread(target=cell.shipper.finish, args=(uid, 30)) for uid in uids]
-    cell.shipper.start()
-    for end in ends:
-        end.start()
-    for end in ends:
-        end.join(30)
-    assert store.logs == {f"{uid}/stdout": uid.encode() for uid in uids}
-    assert all((cell.folder / uid / SHIPPED).exists() for uid in uids)
-    if store.takes_batches:
-        assert len(web.requests) < len(uids) / 2
-
-
-def test_piece_refused_for_now_delays_no_other_and_is_sent_again(cell: Cell, store: Store) -> None:
-    store.statuses["a"] = 507
-    cell.shipper.watch("a", cell.write("a", b"one\n"))
-    cell.shipper.watch("b", cell.write("b", b"two\n"))
-    with pytest.raises(UploadDeferred):
-        cell.shipper.send_round()
-    assert store.logs == {"b/stdout": b"two\n"}
-    del store.statuses["a"]
-    cell.shipper.send_round()
-    assert store.logs == {"a/stdout": b"one\n", "b/stdout": b"two\n"}
-
-
-def test_output_written_after_its_round_is_not_taken_for_complete(cell: Cell, store: Store) -> None:
-    cell.shipper.watch("a", cell.write("a", b"one\n"))
-    cell.shipper.send_round()
-    assert not (cell.folder / "a" / SHIPPED).exists()
-    cell.write("a", b"two\n")
-    cell.shipper.start()
-    cell.shipper.finish("a", 30)
-    assert store.logs == {"a/stdout": b"one\ntwo\n"}
 
 
 def test_next_process_ships_output_left_by_the_previous_one(cell: Cell, store: Store) -> None:
