@@ -4,7 +4,7 @@ import re
 import threading
 import time
 import urllib.error
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
 from http.cookiejar import CookieJar
@@ -108,7 +108,8 @@ def run(options: Options) -> Result:
     result.notes += [
         f"{len(paths)} pages, {len(measured)} of them requested {requests} times, {len(late)} above"
         f" {MAX_P95_MS} ms (p95).",
-        f"{OPEN_PAGES} open pages: {idle['percent']:.1f} % of a core more than none.",
+        f"{OPEN_PAGES} open pages: {idle['percent']:.1f} % of a core more than none; answers to"
+        f" their polls: {_listed(idle['polls'])}.",
         others_note([busy]),
     ]
     result.figures = {"pages": measured, "idle": idle, "cores_used_by_others": busy}
@@ -145,19 +146,37 @@ def _measure_idle(
     time.sleep(seconds)
     without = _percent(spent(before, cpu_seconds(stand.pids)), seconds)
     stop = threading.Event()
+    answers: Counter[int] = Counter()
     opened = [paths[number % len(paths)] for number in range(OPEN_PAGES)]
-    threads = [threading.Thread(target=browser.keep_open, args=(path, stop)) for path in opened]
+    threads = [
+        threading.Thread(target=browser.keep_open, args=(path, stop, answers)) for path in opened
+    ]
     for number, thread in enumerate(threads):
         thread.start()
         time.sleep(POLL_SECONDS / OPEN_PAGES if number else 0)
     time.sleep(POLL_SECONDS)
+    answers.clear()
     before = cpu_seconds(stand.pids)
     time.sleep(seconds)
     during = _percent(spent(before, cpu_seconds(stand.pids)), seconds)
+    polls = dict(answers)
     stop.set()
     for thread in threads:
         thread.join()
-    return {"without": without, "with": during, "percent": during - without, "paths": opened}
+    wanted = seconds / POLL_SECONDS * OPEN_PAGES
+    if sum(polls.values()) < 0.8 * wanted:
+        raise RuntimeError(f"{sum(polls.values())} polls were answered instead of {wanted:.0f}")
+    return {
+        "without": without,
+        "with": during,
+        "percent": during - without,
+        "polls": polls,
+        "paths": opened,
+    }
+
+
+def _listed(polls: Mapping[int, int]) -> str:
+    return ", ".join(f"{count} of {status}" for status, count in sorted(polls.items()))
 
 
 def _percent(used: Mapping[str, float], seconds: float) -> float:
@@ -230,8 +249,8 @@ class Browser:
         p95 = times[int(0.95 * (len(times) - 1))]
         return {"median_ms": median(times), "p95_ms": p95, "kib": len(text) / 1024}
 
-    def keep_open(self, path: str, stop: threading.Event) -> None:
-        """Poll as the script of the page does."""
+    def keep_open(self, path: str, stop: threading.Event, answers: Counter[int]) -> None:
+        """Poll as the script of the page does; count the status codes."""
         opener, etag = self._opener(), ""
         while not stop.is_set():
             headers = {"HX-Request": "true", "If-None-Match": etag}
@@ -239,9 +258,11 @@ class Browser:
                 with opener.open(Request(self._url + path, headers=headers), timeout=60) as answer:
                     found = _ETAG.search(answer.read().decode())
                     etag = f'"{found[1]}"' if found else ""
+                    answers[answer.status] += 1
             except urllib.error.HTTPError as error:
                 if error.code != 304:
                     raise
+                answers[error.code] += 1
             stop.wait(POLL_SECONDS)
 
     def get(self, path: str) -> str:

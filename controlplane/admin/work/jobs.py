@@ -37,6 +37,7 @@ from controlplane.admin.base import (
     loaded_column,
 )
 from controlplane.admin.fields import read_reason
+from controlplane.admin.live import is_poll
 from controlplane.admin.sections.commands import job_commands, submit_command
 from controlplane.admin.sections.concurrency import concurrency_sections
 from controlplane.admin.sections.graph import graph_sections
@@ -148,6 +149,20 @@ class JobAdmin(ReadOnlyAdmin):
     def matching(self, term: str) -> Q:
         """Match names, guids, labels and ids."""
         return Q(pk__in=find_job_ids(term))
+
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> Job | None:
+        """Return the job, for its page with all that the page shows of it in one statement.
+
+        Most polls show nothing.
+        """
+        if is_poll(request) or not object_id.isdecimal():
+            found: Job | None = super().get_object(request, object_id, from_field)
+            return found
+        rows = self.get_queryset(request).defer(None).select_related(*self.list_select_related)
+        whole: Job | None = rows.filter(pk=object_id).first()
+        return whole
 
     def load(self, rows: list[Any]) -> Mapping[int, Mapping[int, int]]:
         """Return the counts of each job's tasks by state."""

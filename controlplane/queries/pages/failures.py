@@ -58,7 +58,8 @@ def find_retried_tasks(job_id: int) -> list[RetriedTasks]:
         FROM controlplane_task t CROSS JOIN LATERAL (VALUES
             ('failure_count', t.failure_count), ('system_failure_count', t.system_failure_count)
         ) AS c(counter, number)
-        WHERE t.job_id = %s AND t.finished_at IS NULL AND c.number > 0
+        WHERE t.job_id = %s AND t.finished_at IS NULL
+              AND (t.failure_count > 0 OR t.system_failure_count > 0) AND c.number > 0
         GROUP BY c.counter ORDER BY c.counter
         """,
         [job_id],
