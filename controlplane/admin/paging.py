@@ -37,12 +37,22 @@ class BoundedPaginator(Paginator):
     is_whole = False
     """Whether no filter is active, so that the size of the table estimates the count of rows."""
 
+    is_costly = False
+    """Whether a filter costs more than reading all keys: count and page then share one query."""
+
+    @cached_property
+    def _keys(self) -> list[Any]:
+        rows: Any = self.object_list
+        return list(rows.values_list("pk", flat=True)[:EXACT_UP_TO])
+
     @cached_property
     def count(self) -> int:
         """Return the number of rows; above the limit, the limit, or an estimate of the table."""
         rows: Any = self.object_list
         if not isinstance(rows, QuerySet):
             return len(rows)
+        if self.is_costly:
+            return len(self._keys)
         # A scan of the table would read it whole if most rows are hidden.
         ordered = rows.order_by("-pk") if self.is_whole else rows.order_by()
         counted = ordered[:EXACT_UP_TO].count()
@@ -61,7 +71,12 @@ class BoundedPaginator(Paginator):
         if not isinstance(rows, QuerySet):
             return super().page(number)
         first = (number - 1) * self.per_page
-        keys = list(rows.values_list("pk", flat=True)[first : first + self.per_page])
+        end = first + self.per_page
+        keys = (
+            self._keys[first:end]
+            if self.is_costly
+            else list(rows.values_list("pk", flat=True)[first:end])
+        )
         shown = rows.all()
         shown.query.where = WhereNode()  # the keys fulfil the filters, some of which cost 30 ms
         return Page(shown.filter(pk__in=keys), number, self)

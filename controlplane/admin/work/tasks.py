@@ -26,6 +26,7 @@ from controlplane.admin.base import (
     column,
     loaded_column,
 )
+from controlplane.admin.paging import BoundedPaginator
 from controlplane.admin.sections.commands import task_commands
 from controlplane.admin.sections.waterfall import waterfall_sections
 from controlplane.admin.work.artifacts import artifact_browser
@@ -33,7 +34,12 @@ from controlplane.admin.work.attempts import all_attempts, attempt_rows, request
 from controlplane.admin.work.cache import cache_facts, entry_sections, find_entry_of_task
 from controlplane.admin.work.callbacks import callback_section
 from controlplane.admin.work.failures import task_failure_sections
-from controlplane.admin.work.filters.tasks import OpenFilter, selects_held, selects_waiting
+from controlplane.admin.work.filters.tasks import (
+    OpenFilter,
+    selects_held,
+    selects_waiting,
+    sorts_waiting,
+)
 from controlplane.admin.work.one_offs import one_off_facts
 from controlplane.admin.work.pending import task_notes, waiting_facts
 from controlplane.admin.work.timeline import task_timeline
@@ -100,6 +106,14 @@ class TaskAdmin(ReadOnlyAdmin):
     linked_lookups = ("job__id__exact", "group__id__exact", "cache_entry_id__exact")
     hides_deleted = True
     defer_fields: ClassVar = ("job__spec", "job__annotation", "group__launch")
+
+    def get_paginator(
+        self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any
+    ) -> BoundedPaginator:
+        """Return the paginator; waiting tasks of a pool are found once for count and page."""
+        made = super().get_paginator(request, queryset, *args, **kwargs)
+        made.is_costly = sorts_waiting(request.GET)
+        return made
 
     def matching(self, term: str) -> Q:
         """Match ids and names."""

@@ -2,6 +2,7 @@
 
 import re
 from html import unescape
+from itertools import chain
 from urllib.parse import urlsplit
 
 import pytest
@@ -164,6 +165,28 @@ def test_filters_of_open_tasks_combine_with_states_pools_and_bands(operator: Cli
     assert listed(open="held", pool=pool, band=band) == [S.RUNNING]
     assert listed(open="held", pool="none", band=band) == []
     assert listed(open="held", pool=pool, band="x") == []
+
+
+def test_pages_of_the_waiting_tasks_of_a_pool_list_each_of_them_once(operator: Client) -> None:
+    job = job_of([S.PENDING] * 60 + [S.SUCCEEDED])
+    Task.objects.exclude(job=job).delete()
+    waiting = list(Task.objects.filter(state=S.PENDING).order_by("pk").values_list("pk", flat=True))
+
+    def listed(**query: object) -> list[list[int]]:
+        pages = []
+        for number in (1, 2, 3):
+            found = operator.get(address_of(Task), {"pool": "default", "p": number, **query})
+            assert found.context["cl"].result_count == 60
+            pages.append([task.pk for task in found.context["cl"].result_list])
+        return pages
+
+    assert list(chain(*listed())) == waiting[::-1]
+    assert [len(page) for page in listed()] == [25, 25, 10]
+    assert list(chain(*listed(o="0"))) == waiting
+    everything = operator.get(address_of(Task), {"pool": "default", "all": ""}).context["cl"]
+    assert everything.result_count == 60
+    beyond = operator.get(address_of(Task), {"pool": "default", "p": 4})
+    assert beyond.status_code == 302  # as beyond the pages of any list
 
 
 @pytest.mark.parametrize("model", [Task, Attempt, Job, Callback, AuditLine, CacheEntry, OneOff])

@@ -36,6 +36,14 @@ def selects_waiting(parameters: Mapping[str, Any]) -> bool:
     )
 
 
+def sorts_waiting(parameters: Mapping[str, Any]) -> bool:
+    """Return whether these parameters select waiting tasks that no index has in their order."""
+    return selects_waiting(parameters) and (
+        parameters.get(OpenFilter.parameter_name) == "stuck"
+        or any(name in parameters for name in _OF_SHAPES)
+    )
+
+
 def selects_held(parameters: Mapping[str, Any]) -> bool:
     """Return whether these parameters of a list select tasks on cells only."""
     return bool(parameters.get(OpenFilter.parameter_name) == _HELD)
