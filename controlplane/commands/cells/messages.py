@@ -1,6 +1,6 @@
 """Handle registrations, heartbeats and goodbyes of cells, and answer them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -30,7 +30,7 @@ from controlplane.domain.cells.registration import (
     RegistrationDecision,
     decide_registration,
 )
-from controlplane.domain.cells.sync import ExpectedAttempt, SyncResponse, decide_sync
+from controlplane.domain.cells.sync import SyncResponse, decide_sync, find_different
 from controlplane.domain.convergence.cell_health import SUSPICIONS
 from controlplane.domain.convergence.policy import Policy
 from controlplane.domain.state.effects import ChangeCell, ClearAlert, Effects, RaiseAlert
@@ -40,7 +40,12 @@ from controlplane.outbox import cells
 from controlplane.queries.attempts.exec_sessions import load_exec_orders
 from controlplane.queries.attempts.group_specs import GroupSpecs, load_group_specs
 from controlplane.queries.cells.keys import keys_of
-from controlplane.queries.cells.sync import CellStatus, load_standings, load_wanted
+from controlplane.queries.cells.sync import (
+    CellStatus,
+    load_expected,
+    load_standings,
+    load_unreleased,
+)
 from controlplane.queries.convergence.cell_health import count_overdue_stops
 from controlplane.queries.policy import load_policy
 from controlplane.queries.sql import execute, rows, scalar
@@ -161,9 +166,15 @@ def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
     cell_ids = sorted({address.cell_id for address in latest})
     # Reads after the renewal: a cell whose lease had expired before is LOST in what they return.
     standings, has_attempts = load_standings(cell_ids)
-    wanted, grown = load_wanted(cell_ids) if has_attempts else ({}, {})
+    unreleased = load_unreleased(cell_ids) if has_attempts else {}
+    different = {
+        uid
+        for address, beat in latest.items()
+        for uid in find_different(beat.held, unreleased.get(address.cell_id, {}))
+    }
+    expected, grown = load_expected(different) if different else ({}, {})
     # Only running attempts have sessions.
-    execs = load_exec_orders(wanted, now=now) if wanted else {}
+    execs = load_exec_orders(unreleased, now=now) if unreleased else {}
     answers: dict[CellAddress, SyncResponse] = {}
     for address, beat in latest.items():
         standing = standings.get(address.cell_id)
@@ -173,7 +184,12 @@ def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
             and standing.state is not CellState.LOST
         )
         if is_current:
-            answers[address] = decide_sync(beat.held, wanted.get(address.cell_id, []), now=now)
+            answers[address] = decide_sync(
+                beat.held,
+                unreleased.get(address.cell_id, ()),
+                expected.get(address.cell_id, ()),
+                now=now,
+            )
     spec_ids = {run.spec_id for answer in answers.values() for run in answer.runs}
     specs = GroupSpecs()
     if spec_ids:
@@ -199,7 +215,7 @@ def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
     report_unreadable(specs.unreadable, unsent)
     _judge_fitness(
         (
-            (beat, standings.get(beat.address.cell_id), wanted.get(beat.address.cell_id, ()))
+            (beat, standings.get(beat.address.cell_id), unreleased.get(beat.address.cell_id, ()))
             for beat in latest.values()
         ),
         now,
@@ -221,11 +237,11 @@ def _write_answer(
 
 
 def _judge_fitness(
-    beats: Iterable[tuple[Beat, CellStatus | None, Sequence[ExpectedAttempt]]], now: datetime
+    beats: Iterable[tuple[Beat, CellStatus | None, Collection[str]]], now: datetime
 ) -> None:
     """Quarantine cells that report themselves unfit, and readmit those that are fit again."""
     changes: list[ChangeCell] = []
-    for beat, standing, wanted in beats:
+    for beat, standing, unreleased in beats:
         if standing is None or standing.incarnation != beat.address.incarnation:
             continue
         if not beat.unfit and standing.state is not CellState.QUARANTINED:
@@ -238,7 +254,7 @@ def _judge_fitness(
             cause=standing.quarantined_for,
             until=standing.quarantined_until,
             unfit=beat.unfit,
-            holds_unknown_attempts=not set(beat.held) <= {item.uid for item in wanted},
+            holds_unknown_attempts=any(uid not in unreleased for uid in beat.held),
         )
         if change is not None:
             changes.append(change)
@@ -360,8 +376,8 @@ def _count_unknown_attempts(cell: Cell, address: CellAddress, register: Register
     if not register.inventory:
         return 0
     is_known = cell.incarnation == address.incarnation
-    wanted = load_wanted([cell.pk])[0].get(cell.pk, []) if is_known else []
-    return len({item.uid for item in register.inventory} - {item.uid for item in wanted})
+    unreleased = load_unreleased([cell.pk]).get(cell.pk, {}) if is_known else {}
+    return len({item.uid for item in register.inventory} - unreleased.keys())
 
 
 def _last_seq(cell: Cell) -> int:

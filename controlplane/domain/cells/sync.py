@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -54,15 +54,23 @@ class SyncResponse:
     stops: tuple[StopAttempt, ...]
 
 
+def find_different(held: Collection[str], unreleased: Mapping[str, bool]) -> list[str]:
+    """Return the `unreleased` attempts that ended (value True), and those that are not `held`."""
+    return [uid for uid, has_ended in unreleased.items() if has_ended or uid not in held]
+
+
 def decide_sync(
-    held: Mapping[str, TaskState], unreleased: Sequence[ExpectedAttempt], *, now: datetime
+    held: Mapping[str, TaskState],
+    unreleased: Collection[str],
+    different: Sequence[ExpectedAttempt],
+    *,
+    now: datetime,
 ) -> SyncResponse:
     """Compare the `unreleased` with the `held` attempts, and return the orders and stops to send.
 
-    An attempt that ended is stopped even if the cell does not hold it, so that the cell confirms
-    the end.
+    `different`: the definitions of at least those that `find_different` returns. An attempt that
+    ended is stopped even if the cell does not hold it, so that the cell confirms the end.
     """
-    expected = {item.uid for item in unreleased if item.state not in TERMINAL}
     runs = tuple(
         RunAttempt(
             item.uid,
@@ -72,20 +80,18 @@ def decide_sync(
             item.number,
             item.start_before.timestamp(),
         )
-        for item in unreleased
+        for item in different
         # The creation time is in the future if the clock was set back.
-        if item.uid in expected and item.uid not in held and abs(now - item.created_at) >= IN_FLIGHT
+        if item.state not in TERMINAL
+        and item.uid not in held
+        and abs(now - item.created_at) >= IN_FLIGHT
     )
-    ended = {item.uid: _stop(item) for item in unreleased if item.state in TERMINAL}
-    stops = (*ended.values(), *_stop_unknown_attempts(held, expected | set(ended)))
-    return SyncResponse(runs, stops)
+    ended = [_stop(item) for item in different if item.state in TERMINAL]
+    unknown = [StopAttempt(uid, "not wanted") for uid in held if uid not in unreleased]
+    return SyncResponse(runs, (*ended, *unknown))
 
 
 def _stop(item: ExpectedAttempt) -> StopAttempt:
     return StopAttempt(
         item.uid, item.stop_reason or "stopped", item.stop_grace_seconds, item.stop_force
     )
-
-
-def _stop_unknown_attempts(held: Iterable[str], known: set[str]) -> tuple[StopAttempt, ...]:
-    return tuple(StopAttempt(uid, "not wanted") for uid in held if uid not in known)

@@ -1,12 +1,12 @@
 """Load the expected attempts of cells, for the answers to their heartbeats."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from controlplane.contract.states import STATE_OF
 from controlplane.domain.cells.sync import ExpectedAttempt, GrownSpec
-from controlplane.domain.state.states import CellState
+from controlplane.domain.state.states import TERMINAL, CellState
 from controlplane.queries.sql import decoded, rows
 
 
@@ -47,10 +47,31 @@ def load_standings(cell_ids: Sequence[int]) -> tuple[dict[int, CellStatus], bool
     return standings, bool(found) and found[0][-1]
 
 
-def load_wanted(
-    cell_ids: Sequence[int],
+def load_unreleased(cell_ids: Iterable[int]) -> dict[int, dict[str, bool]]:
+    """Return the unreleased attempts of each cell's current incarnation, and whether each ended.
+
+    A cell sends a heartbeat with all its attempts every few seconds, and few of them differ: only
+    for these, `load_expected` reads what an order needs.
+    """
+    found = rows(
+        """
+        SELECT a.cell_id, a.uid::text, a.state = ANY(%s)
+        FROM controlplane_attempt a
+        JOIN controlplane_cell c ON c.id = a.cell_id AND c.incarnation = a.incarnation
+        WHERE a.cell_id = ANY(%s) AND a.released_at IS NULL
+        """,
+        [sorted(TERMINAL), list(cell_ids)],
+    )
+    unreleased: dict[int, dict[str, bool]] = {}
+    for cell_id, uid, has_ended in found:
+        unreleased.setdefault(cell_id, {})[uid] = has_ended
+    return unreleased
+
+
+def load_expected(
+    uids: Iterable[str],
 ) -> tuple[dict[int, list[ExpectedAttempt]], dict[int, GrownSpec]]:
-    """Return the unreleased attempts of each cell's current incarnation.
+    """Return those of the attempts that are not released since, by cell.
 
     Also, by id, the definitions of those whose request a retry rule increased.
     """
@@ -64,12 +85,12 @@ def load_wanted(
         JOIN controlplane_cell c ON c.id = a.cell_id AND c.incarnation = a.incarnation
         JOIN controlplane_task t ON t.id = a.task_id
         JOIN controlplane_taskgroup g ON g.id = a.group_id
-        WHERE a.cell_id = ANY(%s) AND a.released_at IS NULL
+        WHERE a.uid = ANY(%s::uuid[]) AND a.released_at IS NULL
         ORDER BY a.cell_id, a.uid
         """,
-        [list(cell_ids)],
+        [list(uids)],
     )
-    wanted: dict[int, list[ExpectedAttempt]] = {}
+    expected: dict[int, list[ExpectedAttempt]] = {}
     grown: dict[int, GrownSpec] = {}
     for cell_id, uid, spec_id, task_id, index, number, state, *rest, resources in found:
         if resources is not None:
@@ -77,5 +98,5 @@ def load_wanted(
             spec_id = spec.spec_id
             grown[spec_id] = spec
         item = ExpectedAttempt(str(uid), spec_id, task_id, index, number, STATE_OF[state], *rest)
-        wanted.setdefault(cell_id, []).append(item)
-    return wanted, grown
+        expected.setdefault(cell_id, []).append(item)
+    return expected, grown
