@@ -15,8 +15,8 @@ from django.utils.safestring import SafeString
 
 from controlplane.admin.badges import instant, page_link, state_badge, with_note
 from controlplane.admin.base import Table
+from controlplane.admin.lists.paging import Chip
 from controlplane.admin.live import respond_live
-from controlplane.admin.paging import Chip
 from controlplane.domain.state.states import REASONS, Reason
 from controlplane.domain.timeline import Change
 from controlplane.models import Cell, Job

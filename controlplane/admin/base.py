@@ -23,8 +23,8 @@ from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 
 from controlplane.admin.badges import NOTHING
+from controlplane.admin.lists.paging import BoundedPaginator, Chip, Pages
 from controlplane.admin.live import MAX_AGE_SECONDS, respond_live
-from controlplane.admin.paging import BoundedPaginator, Chip, Pages
 from controlplane.contract.states import TaskState
 from controlplane.domain.errors import CellrunError, NotFound
 from controlplane.domain.state.states import COLOURS, JOB_STATES
@@ -33,9 +33,9 @@ from controlplane.spec import InvalidSpec
 
 HAS_UNFOLD = apps.is_installed("unfold")
 if HAS_UNFOLD:
-    from unfold.admin import ModelAdmin as _ModelAdmin
+    from controlplane.admin.lists.unfold import UnfoldListAdmin as _ModelAdmin
 else:
-    _ModelAdmin = admin.ModelAdmin
+    _ModelAdmin = admin.ModelAdmin  # type: ignore[misc, assignment]
 
 T = TypeVar("T")
 STYLES = {"all": ["controlplane/admin.css"]}

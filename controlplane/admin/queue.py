@@ -15,8 +15,8 @@ from django.urls import reverse
 from controlplane import clock
 from controlplane.admin.badges import count_link, instant, page_link
 from controlplane.admin.base import Table
+from controlplane.admin.lists.paging import Pages
 from controlplane.admin.live import SHORT_AGE_SECONDS, respond_live
-from controlplane.admin.paging import Pages
 from controlplane.admin.sidebar import QUEUE_PERMISSIONS
 from controlplane.domain.holds import OpenHold
 from controlplane.domain.placement.reasons.pending import explain_hold

@@ -26,7 +26,7 @@ from controlplane.admin.badges import (
     page_link,
 )
 from controlplane.admin.base import Table
-from controlplane.admin.paging import Chip
+from controlplane.admin.lists.paging import Chip
 from controlplane.domain.errors import NotFound
 from controlplane.domain.scopes import split_project_name
 from controlplane.domain.usage import month_of, parse_month

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from controlplane.admin.badges import bare_amount
-from controlplane.admin.paging import Chip
+from controlplane.admin.lists.paging import Chip
 from controlplane.admin.sections.charts import Charts, Line, line_chart
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import COLOURS

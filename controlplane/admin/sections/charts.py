@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from controlplane.admin.badges import bare_amount, instant, length
 from controlplane.admin.base import Section
-from controlplane.admin.paging import Chip
+from controlplane.admin.lists.paging import Chip
 
 
 class Point(Protocol):

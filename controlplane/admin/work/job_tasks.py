@@ -17,7 +17,7 @@ from controlplane.admin.badges import (
     with_note,
 )
 from controlplane.admin.base import Section, Table
-from controlplane.admin.paging import Chip, Pages
+from controlplane.admin.lists.paging import Chip, Pages
 from controlplane.admin.sections.grid import grid_sections
 from controlplane.admin.sections.waterfall import waterfall_sections
 from controlplane.admin.work.attempts import all_attempts, attempt_note, newest_attempts, reason_of
@@ -26,9 +26,9 @@ from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import COLOURS
 from controlplane.models import Attempt, Job, Task
 
-# Tasks per page: a job may have 10,000. The last page has up to twice as many, and so up to 100
-# tasks are on one page.
-_SHOWN_TASKS = 50
+# Tasks per page, unless all of them are few: a job may have 10,000.
+_SHOWN_TASKS = 25
+_ALL_UP_TO = 100
 # Attempts per task: a task that keeps restarting has thousands.
 _SHOWN_ATTEMPTS = 10
 _WIDTH = 80
@@ -51,8 +51,10 @@ def tasks_sections(
     if state is not None:
         tasks = tasks.filter(state=state)
     filters = {} if state is None else {STATE: state.name.lower()}
-    paginator = Paginator(tasks.order_by("id"), _SHOWN_TASKS, orphans=_SHOWN_TASKS)
-    paginator.count = sum(counts.values()) if state is None else counts.get(state, 0)
+    count = sum(counts.values()) if state is None else counts.get(state, 0)
+    each = _ALL_UP_TO if count <= _ALL_UP_TO else _SHOWN_TASKS
+    paginator = Paginator(tasks.order_by("id"), each)
+    paginator.count = count
     page = paginator.get_page(query.get(ANCHOR))
     shown: list[Task] = list(page)
     notes = task_notes(shown, now)

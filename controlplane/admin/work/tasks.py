@@ -26,7 +26,7 @@ from controlplane.admin.base import (
     column,
     loaded_column,
 )
-from controlplane.admin.paging import BoundedPaginator
+from controlplane.admin.lists.paging import BoundedPaginator
 from controlplane.admin.sections.commands import task_commands
 from controlplane.admin.sections.waterfall import waterfall_sections
 from controlplane.admin.work.artifacts import artifact_browser

@@ -163,25 +163,25 @@ def test_up_to_a_hundred_tasks_are_on_one_screen(operator: Client) -> None:
 
 
 def test_more_than_a_hundred_tasks_are_paginated_by_a_query_parameter(operator: Client) -> None:
-    job = job_of([S.RUNNING] * 190)
+    job = job_of([S.RUNNING] * 110)
     first = shown(operator, job)
-    assert names_in(first) == [f"main.{index}" for index in range(50)]
-    assert "1 to 50 of 190" in words(first)
-    assert linked_pages(first) == ["2", "3", "next"]
+    assert names_in(first) == [f"main.{index}" for index in range(25)]
+    assert "1 to 25 of 110" in words(first)
+    assert linked_pages(first) == ["2", "3", "4", "5", "next"]
     [address] = set(re.findall(r'href="([^"]*)">2</a>', first))
     assert address == "?tasks=2#tasks"
     second = shown(operator, job, "?tasks=2")
-    assert names_in(second) == [f"main.{index}" for index in range(50, 100)]
-    assert linked_pages(second) == ["previous", "1", "3", "next"]
-    last = shown(operator, job, "?tasks=3")
-    assert names_in(last) == [f"main.{index}" for index in range(100, 190)]
-    assert "101 to 190 of 190" in words(last)
-    assert linked_pages(last) == ["previous", "1", "2"]
+    assert names_in(second) == [f"main.{index}" for index in range(25, 50)]
+    assert linked_pages(second) == ["previous", "1", "3", "4", "5", "next"]
+    last = shown(operator, job, "?tasks=5")
+    assert names_in(last) == [f"main.{index}" for index in range(100, 110)]
+    assert "101 to 110 of 110" in words(last)
+    assert linked_pages(last) == ["previous", "1", "2", "3", "4"]
 
 
 @pytest.mark.parametrize(
     ("query", "begin"),
-    [("?tasks=4", 50), ("?tasks=0", 50), ("?tasks=-1", 50), ("?tasks=x", 0), ("?tasks=", 0)],
+    [("?tasks=6", 100), ("?tasks=0", 100), ("?tasks=-1", 100), ("?tasks=x", 0), ("?tasks=", 0)],
 )
 def test_page_number_out_of_range_shows_an_existing_page(
     operator: Client, query: str, begin: int
@@ -198,8 +198,8 @@ def test_long_pagination_links_the_first_last_and_neighbouring_pages(operator: C
     )
     job.groups.update(counts=[0, 0, 2_000, *group.counts[3:]], task_count=2_000)
     middle = shown(operator, job, "?tasks=10")
-    assert names_in(middle)[0] == "main.450"
-    assert linked_pages(middle) == ["previous", "1", "8", "9", "11", "12", "39", "next"]
+    assert names_in(middle)[0] == "main.225"
+    assert linked_pages(middle) == ["previous", "1", "8", "9", "11", "12", "80", "next"]
 
 
 def test_statement_count_does_not_grow_with_the_number_of_tasks(

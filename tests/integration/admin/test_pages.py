@@ -12,7 +12,7 @@ from django.db import connection, models
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from controlplane.admin import paging
+from controlplane.admin.lists import paging
 from controlplane.admin.work import timeline
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import COLOURS

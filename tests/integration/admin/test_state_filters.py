@@ -104,11 +104,11 @@ def test_the_tasks_of_a_job_are_filtered_by_chips(operator: Client) -> None:
 def test_the_pages_of_filtered_tasks_keep_the_filter(operator: Client) -> None:
     job = job_of([S.FAILED] * 120 + [S.SUCCEEDED] * 5)
     html = shown(operator, job, "?state=failed")
-    assert "1 to 50 of 120" in words(html)
+    assert "1 to 25 of 120" in words(html)
     link = re.search(r'href="([^"]*)">next<', html)
     assert link is not None
     second = shown(operator, job, unescape(link[1]).partition("#")[0])
-    assert names_in(second) == [f"main.{index}" for index in range(50, 120)]
+    assert names_in(second) == [f"main.{index}" for index in range(25, 50)]
 
 
 @pytest.mark.parametrize(

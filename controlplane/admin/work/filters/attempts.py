@@ -7,7 +7,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
 from controlplane.admin.base import IndexedFilter, StateFilter
-from controlplane.admin.paging import is_among
+from controlplane.admin.lists.paging import is_among
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import ACTIVE, ATTEMPT_STATES, UNSUCCESSFUL
 from controlplane.models import Attempt

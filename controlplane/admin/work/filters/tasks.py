@@ -9,7 +9,7 @@ from django.db.models.expressions import RawSQL
 from django.http import HttpRequest
 
 from controlplane.admin.base import IndexedFilter
-from controlplane.admin.paging import EXACT_UP_TO, is_among
+from controlplane.admin.lists.paging import EXACT_UP_TO, is_among
 from controlplane.contract.states import TaskState
 from controlplane.models import Attempt, Shape, Task
 from controlplane.queries.work_counts import STUCK_SHAPES

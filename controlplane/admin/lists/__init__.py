@@ -1,0 +1,1 @@
+"""Lists of rows: pages, bounded counts, and headers."""
