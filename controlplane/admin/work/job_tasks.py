@@ -26,9 +26,9 @@ from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import COLOURS
 from controlplane.models import Attempt, Job, Task
 
-# Tasks per page, unless all of them are few: a job may have 10,000.
-_SHOWN_TASKS = 25
+# Up to 100 tasks are on one page; of more, each page has 25, as lists do. A job may have 10,000.
 _ALL_UP_TO = 100
+_SHOWN_TASKS = 25
 # Attempts per task: a task that keeps restarting has thousands.
 _SHOWN_ATTEMPTS = 10
 _WIDTH = 80

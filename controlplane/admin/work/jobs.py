@@ -32,6 +32,7 @@ from controlplane.admin.base import (
     Section,
     StateFilter,
     Table,
+    by_number,
     column,
     confirmed_action,
     loaded_column,
@@ -153,15 +154,15 @@ class JobAdmin(ReadOnlyAdmin):
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> Job | None:
-        """Return the job, for its page with all that the page shows of it in one statement.
+        """Return the job; for its page, load all fields and names in one statement.
 
-        Most polls show nothing.
+        A poll does not: most polls are answered without the page.
         """
-        if is_poll(request) or not object_id.isdecimal():
+        if is_poll(request) or from_field:
             found: Job | None = super().get_object(request, object_id, from_field)
             return found
         rows = self.get_queryset(request).defer(None).select_related(*self.list_select_related)
-        whole: Job | None = rows.filter(pk=object_id).first()
+        whole: Job | None = rows.filter(by_number("pk", object_id)).first()
         return whole
 
     def load(self, rows: list[Any]) -> Mapping[int, Mapping[int, int]]:

@@ -110,7 +110,7 @@ class TaskAdmin(ReadOnlyAdmin):
     def get_paginator(
         self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any
     ) -> BoundedPaginator:
-        """Return the paginator; waiting tasks of a pool are found once for count and page."""
+        """Return the paginator; it finds waiting tasks that no index sorts once for all."""
         made = super().get_paginator(request, queryset, *args, **kwargs)
         made.is_costly = sorts_waiting(request.GET)
         return made

@@ -68,8 +68,9 @@ def decide_sync(
 ) -> SyncResponse:
     """Compare the `unreleased` with the `held` attempts, and return the orders and stops to send.
 
-    `different`: the definitions of at least those that `find_different` returns. An attempt that
-    ended is stopped even if the cell does not hold it, so that the cell confirms the end.
+    `different`: the definitions of those that `find_different` returns and that are unreleased
+    still; more do no harm. An attempt that ended is stopped even if the cell does not hold it, so
+    that the cell confirms the end.
     """
     runs = tuple(
         RunAttempt(

@@ -51,7 +51,8 @@ def load_unreleased(cell_ids: Iterable[int]) -> dict[int, dict[str, bool]]:
     """Return the unreleased attempts of each cell's current incarnation, and whether each ended.
 
     A cell sends a heartbeat with all its attempts every few seconds, and few of them differ: only
-    for these, `load_expected` reads what an order needs.
+    for these, `load_expected` reads what an order needs. An attempt without its task is stopped
+    once convergence has deleted it.
     """
     found = rows(
         """
@@ -71,7 +72,7 @@ def load_unreleased(cell_ids: Iterable[int]) -> dict[int, dict[str, bool]]:
 def load_expected(
     uids: Iterable[str],
 ) -> tuple[dict[int, list[ExpectedAttempt]], dict[int, GrownSpec]]:
-    """Return those of the attempts that are not released since, by cell.
+    """Return, by cell, those of the attempts that are still unreleased.
 
     Also, by id, the definitions of those whose request a retry rule increased.
     """

@@ -59,6 +59,7 @@ def find_retried_tasks(job_id: int) -> list[RetriedTasks]:
             ('failure_count', t.failure_count), ('system_failure_count', t.system_failure_count)
         ) AS c(counter, number)
         WHERE t.job_id = %s AND t.finished_at IS NULL
+              -- Few tasks have failed; each of the others would become two rows.
               AND (t.failure_count > 0 OR t.system_failure_count > 0) AND c.number > 0
         GROUP BY c.counter ORDER BY c.counter
         """,

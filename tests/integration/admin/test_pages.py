@@ -384,6 +384,16 @@ def test_users_without_permission_see_no_pages(installation: None) -> None:
     assert staff.get(address_of(Job, Job.objects.get())).status_code == 403
 
 
+@pytest.mark.parametrize("key", ["9" * 5_000, "9" * 19, "x", "\u00b2", "-1", "0"])
+@pytest.mark.parametrize("headers", [{}, {"HX-Request": "true"}])
+def test_page_of_a_job_with_an_impossible_id_redirects(
+    operator: Client, key: str, headers: dict[str, str]
+) -> None:
+    answer = operator.get(f"/admin/controlplane/job/{key}/change/", headers=headers)
+    assert answer.status_code == 302
+    assert answer.headers["Location"] == "/admin/"
+
+
 def test_page_of_a_missing_row_redirects(operator: Client) -> None:
     for model, key in ((Job, "999999"), (Cell, "nonsense"), (Attempt, "nonsense")):
         answer = operator.get(f"{address_of(model)}{key}/change/")

@@ -26,12 +26,13 @@ _OF_SHAPES = {
 }
 _NUMBERS = tuple(lookup for name, lookup in _OF_SHAPES.items() if name != "pool")
 _HELD = "held"
+_STUCK = "stuck"
 
 
 def selects_waiting(parameters: Mapping[str, Any]) -> bool:
     """Return whether these parameters of a list select waiting tasks only."""
     chosen = parameters.get(OpenFilter.parameter_name)
-    return chosen in ("pending", "stuck") or (
+    return chosen in ("pending", _STUCK) or (
         not selects_held(parameters) and any(name in parameters for name in _OF_SHAPES)
     )
 
@@ -39,7 +40,7 @@ def selects_waiting(parameters: Mapping[str, Any]) -> bool:
 def sorts_waiting(parameters: Mapping[str, Any]) -> bool:
     """Return whether these parameters select waiting tasks that no index has in their order."""
     return selects_waiting(parameters) and (
-        parameters.get(OpenFilter.parameter_name) == "stuck"
+        parameters.get(OpenFilter.parameter_name) == _STUCK
         or any(name in parameters for name in _OF_SHAPES)
     )
 
@@ -61,7 +62,7 @@ class OpenFilter(IndexedFilter):
     parameter_name = "open"
     options: ClassVar = {
         "pending": ("Waiting to be placed", _WAITS),
-        "stuck": ("Waiting, and no cell can run it", _WAITS & _IS_STUCK),
+        _STUCK: ("Waiting, and no cell can run it", _WAITS & _IS_STUCK),
         _HELD: (
             "On a cell",
             Q(pk__in=Attempt.objects.filter(released_at=None).values("task_id")),
@@ -84,7 +85,7 @@ class OpenFilter(IndexedFilter):
         if self._shape and self.value() == _HELD:
             of_jobs = {f"job__{lookup}": value for lookup, value in self._shape.items()}
             return super().queryset(request, queryset).filter(**of_jobs)
-        if not self._shape and self.value() != "stuck":
+        if not self._shape and self.value() != _STUCK:
             return super().queryset(request, queryset)
         found = super().queryset(request, Task.objects.filter(_WAITS))
         if self._shape:
