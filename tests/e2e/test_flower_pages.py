@@ -1,5 +1,6 @@
 """Flower and the admin lead to each other, and Flower explains workers and forgets dead ones."""
 
+import re
 import time
 from collections.abc import Iterator
 
@@ -59,11 +60,11 @@ def test_page_of_an_attempt_leads_to_the_admin_and_back(
     page.goto(f"{shared_stack.flower_url}/task/{uid}")
     page.get_by_role("link", name="This attempt").click()
     expect(page.get_by_text(uid).first).to_be_visible()
-    assert "/admin/controlplane/attempt/" in page.url
+    expect(page).to_have_url(re.compile("/admin/controlplane/attempt/"))
     page.locator(f'a[href$="/task/{uid}"]').first.click()
     expect(page.locator("#taskid")).to_have_text(uid)
     page.get_by_role("link", name="Cellrun", exact=True).click()
-    assert page.url == f"{shared_stack.environment['CELLRUN_URL']}/admin/"
+    page.wait_for_url(f"{shared_stack.environment['CELLRUN_URL']}/admin/")
 
 
 def test_list_of_attempts_has_no_ticks(page: Page, uid: str) -> None:

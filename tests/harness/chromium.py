@@ -5,13 +5,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 DESKTOP = {"width": 1360, "height": 900}
 PHONE = {"width": 390, "height": 844}
 NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
 """Chromium cancels requests when the machine gets a network, as for a container of another test."""
+
+expect.set_options(timeout=20_000)  # beside other tests, a page can take more than the usual 5 s
 
 
 @contextmanager

@@ -99,13 +99,17 @@
     setTimeout(() => { button.textContent = text; }, COPIED_MS);
   });
 
-  // The field of the palette, which belongs to django-unfold, names what it finds as its button does.
+  // The palette belongs to django-unfold. Its field names what it finds as its button does, and gets
+  // the focus when it is shown: django-unfold focuses it after 20 ms, before a busy browser shows it.
   document.addEventListener("DOMContentLoaded", () => {
     const field = document.getElementById("search-input-command");
     const button = document.getElementById("open-palette");
     if (!field || !button) return;
     field.placeholder = button.title;
     field.ariaLabel = button.title;
+    new IntersectionObserver((entries) => {
+      if (entries.at(-1).isIntersecting) field.focus();
+    }).observe(field);
   });
   document.addEventListener("DOMContentLoaded", prepare);
   document.addEventListener("htmx:afterSwap", prepare);

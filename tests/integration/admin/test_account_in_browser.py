@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from django.contrib.auth.models import User
+from playwright.sync_api import expect
 from pytest_django.live_server_helper import LiveServer
 
 from controlplane.admin.login import form as login
@@ -50,7 +51,7 @@ def test_a_user_makes_a_token_and_revokes_it_on_a_narrow_screen(visit: Visit) ->
     visit.open("/admin/")
     visit.give_password()
     page.wait_for_url(f"{visit.url}/account/")
-    assert page.get_by_text("You have no API tokens.").is_visible()
+    expect(page.get_by_text("You have no API tokens.")).to_be_visible()
     check_width(visit)
     visit.picture("account-empty")
     page.get_by_role("link", name="Create a token").click()
@@ -68,7 +69,7 @@ def test_a_user_makes_a_token_and_revokes_it_on_a_narrow_screen(visit: Visit) ->
     assert status_with(visit, token) == 200
     page.get_by_role("link", name="Back to the account").click()
     row = page.locator("tr", has_text="laptop")
-    assert "research-in-the-natural-sciences/speech" in row.inner_text()
+    expect(row).to_contain_text("research-in-the-natural-sciences/speech")
     assert token not in page.content()
     check_width(visit)
     visit.picture("account")
@@ -93,5 +94,5 @@ def test_a_user_makes_a_token_and_revokes_it_on_a_narrow_screen(visit: Visit) ->
     page.get_by_role("button", name="Log out").click()
     page.wait_for_url(f"{visit.url}/admin/login/")
     visit.open("/account/")
-    assert page.get_by_label("Password").is_visible()
+    expect(page.get_by_label("Password")).to_be_visible()
     assert [text for text in visit.complaints if "favicon" not in text] == []

@@ -33,11 +33,11 @@ def test_new_changes_appear_and_the_filter_is_in_the_address(
         page.get_by_role("link", name="cell-ready").click()
         page.get_by_role("link", name="changes on this cell").click()
         expect(page.get_by_role("heading", name="Activity on cell cell-ready")).to_be_visible()
-        assert page.locator("#live tbody tr").count() > 1
+        expect(page.locator("#live tbody tr").nth(1)).to_be_visible()
         page.get_by_role("link", name="All cells").click()
         kinds = page.get_by_role("group", name="Kinds")
         kinds.get_by_role("link", name="held and moved").click()
-        assert "kind=held" in page.url
+        page.wait_for_url("**kind=held*")
         note("held", "the budget is spent")
         newest = page.locator("#live tbody tr").first
         expect(newest).to_contain_text("the budget is spent", timeout=30_000)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 from pytest_django.live_server_helper import LiveServer
 
 from controlplane.models import Attempt, Task
@@ -75,8 +75,9 @@ def visit(live_server: LiveServer, settings: Any, tmp_path: Path) -> Iterator[Vi
 def test_pages_of_hostile_artifacts_run_nothing(visit: Visit) -> None:
     for path in (visit.task, visit.attempt):
         visit.open(path)
-        assert visit.page.locator("details.cellrun-folder").count() == 2
-        assert visit.page.get_by_text("<img src=x onerror=alert(1)>", exact=True).is_visible()
+        expect(visit.page.locator("details.cellrun-folder")).to_have_count(2)
+        hostile = visit.page.get_by_text("<img src=x onerror=alert(1)>", exact=True)
+        expect(hostile).to_be_visible()
     for name in CONTENTS:
         row = visit.page.locator("details.cellrun-folder tr", has_text=name.rpartition("/")[2])
         row.get_by_role("link", name="preview").click()
@@ -87,7 +88,7 @@ def test_pages_of_hostile_artifacts_run_nothing(visit: Visit) -> None:
             assert width == 320
         else:
             assert shown.locator("img, svg, script").count() == 0
-            assert shown.locator("pre").is_visible()
+            expect(shown.locator("pre")).to_be_visible()
     assert visit.events == []
 
 

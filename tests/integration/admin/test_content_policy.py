@@ -8,7 +8,7 @@ from django.contrib import admin
 from django.contrib.auth.models import User
 from django.http import HttpRequest
 from django.test import Client
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 from pytest_django.live_server_helper import LiveServer
 
 from tests.harness.browser import signed_in_page
@@ -112,7 +112,7 @@ def test_pages_load_without_violations(visit: Visit) -> None:
         visit.open(path)
     visit.page.context.clear_cookies()
     visit.open(visit.paths[-1])
-    assert visit.page.locator("input[name=password]").is_visible()
+    expect(visit.page.locator("input[name=password]")).to_be_visible()
     assert visit.refused == []
 
 

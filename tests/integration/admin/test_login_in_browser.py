@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 from pytest_django.live_server_helper import LiveServer
 
 from controlplane.admin.login import form as login
@@ -69,7 +69,7 @@ def test_a_second_factor_is_set_up_and_used(visit: Visit, settings: Any) -> None
     visit.open("/admin/controlplane/job/")
     visit.picture("login")
     visit.give_password()
-    assert page.get_by_role("heading", name="Set up a second factor").is_visible()
+    expect(page.get_by_role("heading", name="Set up a second factor")).to_be_visible()
     assert page.locator(".login-picture svg").bounding_box()["width"] > 150  # type: ignore[index]
     visit.picture("setup")
     page.emulate_media(color_scheme="dark")
@@ -79,29 +79,29 @@ def test_a_second_factor_is_set_up_and_used(visit: Visit, settings: Any) -> None
     text = page.locator(".login-key").inner_text()
     key = base64.b32decode(text.replace(" ", ""))
     visit.give_code("000000", "Set up")
-    assert page.get_by_text("The code is wrong.").is_visible()
+    expect(page.get_by_text("The code is wrong.")).to_be_visible()
     visit.picture("setup-wrong")
     visit.give_code(code_at(datetime.now(UTC), key), "Set up")
     recovery = page.locator(".login-codes").inner_text().split()
     assert len(recovery) == 10
     visit.picture("recovery")
     page.get_by_role("link", name="Continue").click()
-    assert page.url == f"{visit.url}/admin/controlplane/job/"
+    page.wait_for_url(f"{visit.url}/admin/controlplane/job/")
     page.context.clear_cookies()
     visit.complaints.clear()  # those of django-unfold's pages
     visit.open("/admin/controlplane/job/")
     visit.give_password()
     visit.give_code("123456", "Log in")
-    assert page.get_by_text("The code is wrong, or was used before.").is_visible()
+    expect(page.get_by_text("The code is wrong, or was used before.")).to_be_visible()
     visit.picture("code-wrong")
     visit.give_code(recovery[0], "Log in")
-    assert page.url == f"{visit.url}/admin/controlplane/job/"
+    page.wait_for_url(f"{visit.url}/admin/controlplane/job/")
     page.get_by_text("user-1").last.click()
     visit.picture("menu")
     visit.complaints.clear()
     page.get_by_role("link", name="Second factor").click()
     page.wait_for_url(visit.url + SECOND_FACTOR)
-    assert page.get_by_text("Unused recovery codes: 9.").is_visible()
+    expect(page.get_by_text("Unused recovery codes: 9.")).to_be_visible()
     visit.picture("replace")
     assert visit.complaints == []
 
@@ -135,5 +135,5 @@ def test_a_user_of_a_provider_logs_in(visit: Visit, settings: Any) -> None:
         visit.open("/admin/")
         visit.page.get_by_role("link", name="Log in with single sign-on").click()
         visit.page.wait_for_url(f"{visit.url}/account/")
-        assert visit.page.get_by_role("heading", name="user-8").is_visible()
+        expect(visit.page.get_by_role("heading", name="user-8")).to_be_visible()
         visit.picture("login-account")

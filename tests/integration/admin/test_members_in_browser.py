@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from django.contrib.auth.models import User
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 from pytest_django.live_server_helper import LiveServer
 
 from controlplane.models import Membership, Project
@@ -55,14 +55,14 @@ def test_member_is_added_and_removed_on_the_page_of_a_project(visit: Visit) -> N
     page.get_by_role("button", name="Save", exact=True).click()
     page.wait_for_url(visit.project)
     member = page.locator("tr", has_text="user user-1")
-    assert "submitter" in member.inner_text()
+    expect(member).to_contain_text("submitter")
     visit.follow("Remove")
     page.get_by_role("link", name="No, take me back").click()
     page.goto(visit.project)
-    assert member.is_visible()
+    expect(member).to_be_visible()
     visit.follow("Remove")
     page.get_by_role("button", name="Yes, I’m sure").click()
     page.wait_for_url(visit.project)
-    assert member.count() == 0
-    assert page.get_by_text("only operators and auditors can read").is_visible()
+    expect(member).to_have_count(0)
+    expect(page.get_by_text("only operators and auditors can read")).to_be_visible()
     assert [text for text in visit.complaints if "Content Security Policy" in text] == []

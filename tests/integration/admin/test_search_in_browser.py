@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Page, expect
 from pytest_django.live_server_helper import LiveServer
 
 from controlplane.contract.states import TaskState as S
@@ -30,24 +29,12 @@ def page(live_server: LiveServer) -> Iterator[Page]:
     assert complaints == []
 
 
-def open_palette(page: Page, field: Locator) -> None:
-    """Press the keys, and again if they are without effect.
-
-    Unfold focuses the field 20 ms later, which fails if the browser has not shown it by then.
-    """
-    for _ in range(5):
-        page.keyboard.press("Control+k")
-        with suppress(AssertionError):
-            expect(field).to_be_focused(timeout=1_000)
-            return
-    raise AssertionError("the field of the palette has no focus")
-
-
 def type_in_palette(page: Page, term: str) -> None:
     """Open the palette by its keys and type a term."""
     field = page.locator("#search-input-command")
     expect(field).to_be_hidden()  # the script that handles the keys has begun
-    open_palette(page, field)
+    page.keyboard.press("Control+k")
+    expect(field).to_be_focused()
     with page.expect_response("**/admin/search/**"):
         field.press_sequentially(term)
 
@@ -164,7 +151,7 @@ def test_one_click_leads_from_a_waiting_job_to_the_missing_figure(page: Page) ->
     page.goto("/admin/")
     page.get_by_role("link", name=f"waiting-sweep ({job.pk})").first.click()
     expect(page.get_by_text(WHY_PENDING).first).to_be_visible()
-    assert "lacks 1.5 of 2 cores" in page.locator("#live").inner_text()
+    expect(page.locator("#live")).to_contain_text("lacks 1.5 of 2 cores")
 
 
 def test_only_the_current_page_is_marked_in_the_sidebar(page: Page) -> None:
