@@ -67,6 +67,14 @@ def now() -> datetime:
     return _source()
 
 
+def monotonic() -> float:
+    """Return seconds that only grow, for limits of how long work may take.
+
+    With a simulation's clock these are its seconds: a run does not depend on the machine's speed.
+    """
+    return time.monotonic() if _source is _database_clock else _source().timestamp()
+
+
 def use(source: Callable[[], datetime] | None) -> None:
     """Read the time from `source` (a simulation's clock); None restores the database clock."""
     global _source

@@ -1,6 +1,5 @@
 """One placement pass over one pool: load shapes, cells and rows, decide a plan, place its tasks."""
 
-import time
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -95,14 +94,14 @@ def pass_pool(waiting: WaitingShapes, *, now: datetime) -> PassResult:
     board = CapacityMatrix(snapshot.cells, snapshot.shapes, policy.tokens)
     screened = screen(snapshot, chosen, board)
     facts = load_pass_facts(snapshot, screened, by_owner=chosen.sequencer.uses_shares)
-    ends_at = time.monotonic() + SECONDS_PER_PASS
+    ends_at = clock.monotonic() + SECONDS_PER_PASS
     plan = place(
         snapshot,
         facts,
         chosen,
         limit=TASKS_PER_PASS,
         board=board,
-        is_late=lambda: time.monotonic() > ends_at,
+        is_late=lambda: clock.monotonic() > ends_at,
     )
     placed = _carry_out(plan, snapshot)
     _report_faults(name, waiting, faults, now)

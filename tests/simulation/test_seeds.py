@@ -1,8 +1,10 @@
 """Random simulations: whatever is lost, late or killed, what must always be true is."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from random import Random
 
 import pytest
 from django.db import connection
@@ -56,12 +58,31 @@ def test_same_seed_reproduces_the_same_run(seed: int) -> None:
 # Rows of one group that differ in the cell that they prefer took another order under other plans.
 OF_MIXED_ROWS = 5794196000
 
+# Ticks that stopped after seconds of the real clock stopped elsewhere in a stalled process.
+OF_MANY_STALLS = 896987004
+
 
 @pytest.mark.parametrize("seed", [OF_MIXED_ROWS, BASE])
 def test_a_run_does_not_depend_on_the_plans_of_the_database(seed: int) -> None:
     first = run_seed(seed)
     with without_plans("nestloop", "indexscan", "indexonlyscan"):
         second = run_seed(seed)
+    assert (first.digest, first.trace) == (second.digest, second.trace)
+
+
+@pytest.mark.parametrize("seed", [OF_MANY_STALLS, BASE])
+def test_a_run_does_not_depend_on_the_speed_of_the_machine(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run_seed(seed)
+    rng, passed, monotonic = Random(seed), [0.0], time.monotonic
+
+    def stalling() -> float:
+        passed[0] += 6.0 if rng.random() < 0.4 else 0.0
+        return monotonic() + passed[0]
+
+    monkeypatch.setattr(time, "monotonic", stalling)
+    second = run_seed(seed)
     assert (first.digest, first.trace) == (second.digest, second.trace)
 
 

@@ -3,12 +3,13 @@
 A store that does not respond takes seconds for each request. The tick has other rules to run.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from django.conf import settings
+
+from controlplane import clock
 
 # Of an object store; a folder answers at once.
 REQUESTS_AT_ONCE = 16
@@ -20,7 +21,7 @@ R = TypeVar("R")
 def map_in_time(work: Callable[[T], R], items: Sequence[T], *, until: float) -> list[R]:
     """Return the results of `work` for the first items, in order; begin none after `until`.
 
-    `until`: in seconds of the monotonic clock. The first batch is done in any case.
+    `until`: a time of `clock.monotonic`. The first batch is done in any case.
     """
     if not settings.CELLRUN.has_object_store:
         return _map_batches(lambda batch: list(map(work, batch)), items, 1, until)
@@ -35,7 +36,7 @@ def _map_batches(
 ) -> list[R]:
     done: list[R] = []
     for start in range(0, len(items), size):
-        if start and time.monotonic() >= until:
+        if start and clock.monotonic() >= until:
             break
         done += work(items[start : start + size])
     return done

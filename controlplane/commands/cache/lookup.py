@@ -3,7 +3,6 @@
 The store is read outside transactions. An error of the store means that the task runs.
 """
 
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from uuid import UUID
 
 import structlog
 
+from controlplane import clock
 from controlplane.commands.cache.batches import map_in_time
 from controlplane.commands.cache.evict import evict_entries
 from controlplane.commands.state.apply import apply
@@ -67,7 +67,7 @@ class LookupResult:
 
 def search_cache(*, now: datetime) -> Mapping[str, int]:
     """Look up due tasks, page by page; return how many there were, and the hits."""
-    done, hits, until = 0, 0, time.monotonic() + SLICE_SECONDS
+    done, hits, until = 0, 0, clock.monotonic() + SLICE_SECONDS
     while found := find_lookups(now, page=PAGE):
         results = _judge(found, now, until)
         hits += _apply(results, now)
@@ -76,7 +76,7 @@ def search_cache(*, now: datetime) -> Mapping[str, int]:
             wakes.wake_convergence()  # their keys may be free
         if len(found) < PAGE and len(results) == len(found):
             break
-        if time.monotonic() >= until:
+        if clock.monotonic() >= until:
             # Other rules first. If the store does not respond, the next regular tick continues.
             if all(result.status is not CacheStatus.LOOKUP_FAILURE for result in results):
                 wakes.wake_convergence()

@@ -3,7 +3,6 @@
 A task has succeeded already: an error of the store changes its cache status only.
 """
 
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from datetime import datetime
 
 import structlog
 
+from controlplane import clock
 from controlplane.commands.cache.batches import map_in_time
 from controlplane.commands.cache.reservations import search_again
 from controlplane.commands.state.transactions import for_each_batch
@@ -31,7 +31,7 @@ SLICE_SECONDS = 2.0
 
 def store_results(*, now: datetime) -> Mapping[str, int]:
     """Store the results of succeeded tasks, page by page; return how many entries were made."""
-    stored, until = 0, time.monotonic() + SLICE_SECONDS
+    stored, until = 0, clock.monotonic() + SLICE_SECONDS
     while found := find_candidates(page=PAGE):
         prepared = map_in_time(_prepare, found, until=until)
         stored += _store(found[: len(prepared)], prepared, now)
@@ -39,7 +39,7 @@ def store_results(*, now: datetime) -> Mapping[str, int]:
             if any(isinstance(result, CacheStatus) for result in prepared):
                 wakes.wake_convergence()  # their keys are free, although there is no entry
             break
-        if time.monotonic() >= until:
+        if clock.monotonic() >= until:
             # Other rules first. If the store does not respond, the next regular tick continues.
             if CacheStatus.PUT_FAILURE not in prepared:
                 wakes.wake_convergence()

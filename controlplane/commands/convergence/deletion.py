@@ -4,11 +4,11 @@ Each step has a slice of a second. If that was not enough, the rest comes in its
 ticks (`ticks.retention`), so that neither a million rows nor cells wait for the other.
 """
 
-import time
 from collections.abc import Callable, Mapping
 
 from django.db import transaction
 
+from controlplane import clock
 from controlplane.commands.attempts.usage import count_usage
 from controlplane.commands.cache.evict import evict_above, evict_old
 from controlplane.commands.cache.reservations import forget_reservations
@@ -115,8 +115,8 @@ def count_settled(context: RuleContext) -> Mapping[str, int]:
 
 def timer() -> Callable[[], bool]:
     """Whether the slice that begins now is over."""
-    ends = time.monotonic() + _SLICE_SECONDS
-    return lambda: time.monotonic() >= ends
+    ends = clock.monotonic() + _SLICE_SECONDS
+    return lambda: clock.monotonic() >= ends
 
 
 def _go_on_unless(is_done: bool) -> None:

@@ -1,9 +1,9 @@
 """Rules 1 to 5: end or change overdue tasks, each decided under the lock of its job."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from controlplane import clock
 from controlplane.commands.convergence.runner import RuleContext
 from controlplane.commands.state.apply import apply
 from controlplane.commands.state.transactions import for_each_batch
@@ -28,11 +28,11 @@ class EndLateTasks:
 
     def __call__(self, context: RuleContext) -> Mapping[str, int]:
         """Return how many tasks changed."""
-        changed, after, until = 0, 0, time.monotonic() + SLICE_SECONDS
+        changed, after, until = 0, 0, clock.monotonic() + SLICE_SECONDS
         for _ in range(PAGES_PER_TICK):
             found = find_candidates(self.rule.name, context.parameters, after=after)
             changed += apply_task_rule(self.rule, found, context)
-            if len(found) < context.policy.page or (changed and time.monotonic() >= until):
+            if len(found) < context.policy.page or (changed and clock.monotonic() >= until):
                 break
             after = found[-1].task_id
         return {self.rule.name: changed}

@@ -1,8 +1,8 @@
 """Rules 14 and 15: process what users have ordered: bulk operations and schedules."""
 
-import time
 from collections.abc import Callable, Mapping
 
+from controlplane import clock
 from controlplane.commands.bulk import run_bulk_page
 from controlplane.commands.convergence.late_tasks import SLICE_SECONDS
 from controlplane.commands.convergence.runner import RuleContext
@@ -27,5 +27,5 @@ def fire_schedules(context: RuleContext) -> Mapping[str, int]:
 
 
 def _timer() -> Callable[[], bool]:
-    until = time.monotonic() + SLICE_SECONDS
-    return lambda: time.monotonic() >= until
+    until = clock.monotonic() + SLICE_SECONDS
+    return lambda: clock.monotonic() >= until

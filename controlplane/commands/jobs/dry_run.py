@@ -4,7 +4,6 @@ The job is validated like a submission and placed like a placement pass would pl
 locked or written, so the forecast may be outdated a moment later.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -13,6 +12,7 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.db import transaction
 
+from controlplane import clock
 from controlplane.commands.hooks.registry import PreparationHooks
 from controlplane.commands.jobs.concurrency import resolve_keys
 from controlplane.commands.jobs.insert import shape_key_of
@@ -195,9 +195,9 @@ def _place(pool: Pool, candidate: ForecastJob, now: datetime) -> DryRun:
     screened = screen(snapshot, plugins)
     facts = load_pass_facts(snapshot, screened, by_owner=by_owner)
     facts = forecast.add_rows(facts, candidate, snapshot, screened)
-    ends_at = time.monotonic() + SECONDS
+    ends_at = clock.monotonic() + SECONDS
     plan = place(
-        snapshot, facts, plugins, limit=_NO_LIMIT, is_late=lambda: time.monotonic() > ends_at
+        snapshot, facts, plugins, limit=_NO_LIMIT, is_late=lambda: clock.monotonic() > ends_at
     )
     reserved, evicts = _evictions(snapshot, plan, facts, candidate)
     return DryRun(
