@@ -5,8 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from typing import Self
 
 import structlog
+from django.conf import settings
 from django.db import InterfaceError, OperationalError
 
 from controlplane import clock
@@ -47,7 +49,7 @@ log = structlog.get_logger(__name__)
 BATCH_LOST = "inbox_batch_lost"
 
 IDLE_INTERVALS = 3.0
-"""Intervals of `sync_seconds` between answers to heartbeats of cells without attempts."""
+"""Most intervals of `sync_seconds` between answers to heartbeats of cells without attempts."""
 
 FORGET_SECONDS = 5.0
 """Minimum interval between reloads of keys after a bad MAC."""
@@ -56,14 +58,22 @@ FORGET_SECONDS = 5.0
 class Inbox:
     """Applies raw messages. Heartbeats are answered in groups, every `sync_seconds`.
 
-    A group of cells without attempts waits longer, for more of them: each group takes two
-    statements. A batch of heartbeats alone uses no statement until they are answered. `timer`:
-    the time in seconds that separates groups; by default that of the control plane's clock.
+    A group of cells without attempts waits longer, `idle_seconds`, for more of them: each group
+    takes two statements. A batch of heartbeats alone uses no statement until they are answered.
+    `timer`: the time in seconds that separates groups; by default that of the control plane's
+    clock.
     """
 
-    def __init__(self, *, sync_seconds: float, timer: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        sync_seconds: float,
+        idle_seconds: float = 0.0,
+        timer: Callable[[], float] | None = None,
+    ) -> None:
         self._directory = Directory()
         self._sync_seconds = sync_seconds
+        self._idle_seconds = max(sync_seconds, idle_seconds)
         self._timer = timer or _seconds_of_clock
         self._beats: dict[CellAddress, Beat] = {}
         self._probes: set[Probe] = set()
@@ -75,6 +85,21 @@ class Inbox:
         self.applied = 0
         self.ignored: dict[str, int] = {}
         self.dropped: Counter[str] = Counter()
+
+    @classmethod
+    def with_settings(cls, timer: Callable[[], float] | None = None) -> Self:
+        """Return an inbox with the intervals of the installation.
+
+        Leases depend on heartbeats, and convergence on the probes that wait with them: neither
+        waits longer than an interval between two of them.
+        """
+        chosen = settings.CELLRUN
+        idle_seconds = min(
+            IDLE_INTERVALS * chosen.sync_seconds,
+            chosen.heartbeat_seconds,
+            chosen.convergence_interval_seconds,
+        )
+        return cls(sync_seconds=chosen.sync_seconds, idle_seconds=idle_seconds, timer=timer)
 
     @property
     def has_beats(self) -> bool:
@@ -153,9 +178,8 @@ class Inbox:
     def _is_time_to_answer(self) -> bool:
         seconds, last = self._timer(), self._synced_at
         # If the clock was set back, cells must not wait until it has caught up.
-        interval = self._sync_seconds
-        if all(beat.is_idle for beat in self._beats.values()):
-            interval *= IDLE_INTERVALS
+        is_idle = all(beat.is_idle for beat in self._beats.values())
+        interval = self._idle_seconds if is_idle else self._sync_seconds
         if last is not None and abs(seconds - last) < interval:
             return False
         self._synced_at = seconds

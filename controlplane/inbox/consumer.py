@@ -10,7 +10,6 @@ from typing import Any
 
 import structlog
 from celery import bootsteps
-from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections, connection
 from kombu import Consumer, Queue
 
@@ -32,8 +31,7 @@ class InboxStep(bootsteps.ConsumerStep):
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
-        seconds = settings.CELLRUN.sync_seconds
-        self._inbox = Inbox(sync_seconds=seconds, timer=time.monotonic)
+        self._inbox = Inbox.with_settings(timer=time.monotonic)
         self._waiting: list[tuple[str, str]] = []  # (queue, text)
         self._hub: Any = None
         self._timer: Any = None

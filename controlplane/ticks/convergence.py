@@ -8,13 +8,13 @@ from celery import Task, shared_task
 from django.conf import settings
 
 from controlplane import clock
-from controlplane.commands.cells.probes import is_deaf, send_probes
+from controlplane.commands.cells.probes import Delivery, is_deaf, send_probes
 from controlplane.commands.convergence.cells import count_silence
 from controlplane.commands.convergence.rules import RULES
 from controlplane.commands.convergence.runner import Memory, RuleRunner
 from controlplane.commands.retention.free_space import watch_free_space
 from controlplane.commands.state.tick_alerts import GAP, TickAlerts
-from controlplane.commands.state.tick_runs import claim_turn, note_hold, note_run
+from controlplane.commands.state.tick_runs import claim_turn, extend_run, note_hold, note_run
 from controlplane.domain.convergence.policy import Policy
 from controlplane.outbox.wakes import take_wake
 from controlplane.queries.policy import load_policy
@@ -50,13 +50,17 @@ def run(*, woken: bool = False, memory: Memory | None = None) -> dict[str, int]:
     if woken:
         runner = RuleRunner([rule for rule in RULES if rule.on_wake], now, policy, memory=memory)
         runner.run()
+        finished_at = clock.now()
+        # Less delays no periodic tick by as much as a gap.
+        if finished_at - now >= timedelta(seconds=policy.interval):
+            extend_run(NAME, started_at=now, finished_at=finished_at, gap=policy.gap)
         return dict(runner.counts)
     ticks = claim_turn(NAME, "placement", "callbacks", now=now, interval=policy.interval)
     if ticks is None:
         return {}
     tick, placement, callbacks = ticks
-    delivered = send_probes(now=now)
-    hold_until = _hold_until(tick, delivered, memory.alerts, now, policy)
+    deliveries = send_probes(now=now)
+    hold_until = _hold_until(tick, deliveries, memory.alerts, now, policy)
     # Less than two heartbeat intervals without a message is normal jitter.
     silent_since = now - timedelta(seconds=2 * settings.CELLRUN.heartbeat_seconds)
     rules = [rule for rule in RULES if hold_until is None or not rule.waits]
@@ -95,16 +99,16 @@ def _watch_cells(silent: int | None, alerts: TickAlerts, now: datetime) -> None:
 
 def _hold_until(
     tick: TickFacts,
-    delivered: Sequence[datetime | None],
+    deliveries: Sequence[Delivery],
     alerts: TickAlerts,
     now: datetime,
     policy: Policy,
 ) -> datetime | None:
     """Return until when some rules wait after a gap of the control plane; None without a gap."""
-    gap = timedelta(seconds=policy.gap_intervals * policy.interval)
+    gap = policy.gap
     # A clock that was set forward or back is a gap of unknown length.
     was_away = tick.finished_at is None or abs(now - tick.finished_at) > gap
-    if was_away or is_deaf(delivered, now=now, patience=gap):
+    if was_away or is_deaf(deliveries, now=now, patience=gap):
         log.warning("rules_wait_after_gap", away=was_away)
         hold_until = now + timedelta(seconds=policy.lease)
         note_hold(NAME, started_at=now, hold_until=hold_until)

@@ -1,6 +1,6 @@
 """The retention tick: continue the deletion of convergence in slices."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from celery import shared_task
 
@@ -40,6 +40,5 @@ def run(*, memory: Memory | None = None) -> dict[str, int]:
 
 def _is_suspended(tick: TickFacts, now: datetime, policy: Policy) -> bool:
     """Return whether rules are suspended after a gap, or will be at the next periodic tick."""
-    gap = timedelta(seconds=policy.gap_intervals * policy.interval)
-    was_away = tick.finished_at is None or abs(now - tick.finished_at) > gap
+    was_away = tick.finished_at is None or abs(now - tick.finished_at) > policy.gap
     return was_away or (tick.hold_until is not None and tick.hold_until > now)

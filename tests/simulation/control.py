@@ -169,7 +169,7 @@ class InboxPart(Part):
 
     @staticmethod
     def _begin() -> Inbox:
-        return Inbox(sync_seconds=settings.CELLRUN.sync_seconds)
+        return Inbox.with_settings()
 
     def die(self) -> None:
         """All that it knew is gone."""

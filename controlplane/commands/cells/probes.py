@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from controlplane.contract.wire import broker
 from controlplane.contract.wire.queues import INBOX_QUEUES
@@ -11,14 +12,26 @@ from controlplane.queries.cells.keys import write_probe
 from controlplane.queries.sql import execute, rows
 
 
-def send_probes(*, now: datetime) -> list[datetime | None]:
-    """Send one probe through each shard; return up to when each has delivered."""
+class Delivery(NamedTuple):
+    """When the last probe of a shard was sent, and up to when the shard has delivered."""
+
+    sent_at: datetime | None
+    until: datetime | None
+
+
+def send_probes(*, now: datetime) -> list[Delivery]:
+    """Send one probe through each shard; return the delivery of those before it."""
     found = rows(
         """
-        INSERT INTO controlplane_inboxprobe (shard, sent_at)
-        SELECT n, %(now)s FROM generate_series(0, %(last)s) AS n ORDER BY n
-        ON CONFLICT (shard) DO UPDATE SET sent_at = EXCLUDED.sent_at
-        RETURNING delivered_until
+        WITH former AS (
+            SELECT shard, sent_at FROM controlplane_inboxprobe
+        ), sent AS (
+            INSERT INTO controlplane_inboxprobe (shard, sent_at)
+            SELECT n, %(now)s FROM generate_series(0, %(last)s) AS n ORDER BY n
+            ON CONFLICT (shard) DO UPDATE SET sent_at = EXCLUDED.sent_at
+            RETURNING shard, delivered_until
+        )
+        SELECT former.sent_at, sent.delivered_until FROM sent LEFT JOIN former USING (shard)
         """,
         {"now": now, "last": len(INBOX_QUEUES) - 1},
     )
@@ -28,7 +41,7 @@ def send_probes(*, now: datetime) -> list[datetime | None]:
             for shard, queue in enumerate(INBOX_QUEUES)
         ]
     )
-    return [delivered_until for (delivered_until,) in found]
+    return [Delivery(*row) for row in found]
 
 
 def record_probes(probes: Iterable[Probe], *, now: datetime) -> None:
@@ -58,9 +71,18 @@ def record_probes(probes: Iterable[Probe], *, now: datetime) -> None:
     )
 
 
-def is_deaf(delivered: Iterable[datetime | None], *, now: datetime, patience: timedelta) -> bool:
+def is_deaf(deliveries: Iterable[Delivery], *, now: datetime, patience: timedelta) -> bool:
     """Return whether some shard has not delivered what was sent longer than `patience` ago.
 
     A time in the future, from before the clock was set back, does not count.
     """
-    return any(until is None or not -patience <= now - until < patience for until in delivered)
+    return any(_is_late(each, now, patience) for each in deliveries)
+
+
+def _is_late(delivery: Delivery, now: datetime, patience: timedelta) -> bool:
+    sent_at, until = delivery
+    if until is None or until > now + patience:
+        return True
+    # After a late tick even the last probe is old.
+    has_all = sent_at is not None and until >= sent_at
+    return not has_all and now - until >= patience

@@ -1,6 +1,7 @@
 """Time limits of the convergence rules, in seconds."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 DRAIN_SECONDS = 3600.0
 """Default time for the tasks of a draining cell to finish (as in Nomad: 1 h)."""
@@ -50,3 +51,8 @@ class Policy:
     cache_age: float = 30 * 86_400.0
     cache_bytes: int = 100 * 2**30
     page: int = 1_000
+
+    @property
+    def gap(self) -> timedelta:
+        """Return the longest time between two ticks that is no gap."""
+        return timedelta(seconds=self.gap_intervals * self.interval)

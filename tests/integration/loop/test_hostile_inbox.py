@@ -228,10 +228,32 @@ def test_waiting_heartbeats_are_applied_before_the_rest_of_a_batch(loop: Loop) -
     assert renewed < opened
 
 
+@pytest.mark.parametrize(
+    ("sync", "heartbeat", "convergence", "waits"),
+    [(1, 5, 5, 3), (1, 1, 5, 1), (1, 5, 1, 1), (1, 5, 2, 2), (0.5, 5, 5, 1.5), (2, 1, 1, 2)],
+)
+def test_groups_of_idle_cells_delay_neither_leases_nor_probes(
+    loop: Loop, settings: Any, sync: float, heartbeat: float, convergence: float, waits: float
+) -> None:
+    """Convergence holds rules back after three of its intervals without a returned probe."""
+    intervals = {"heartbeat_seconds": heartbeat, "convergence_interval_seconds": convergence}
+    settings.CELLRUN = settings.CELLRUN.model_copy(update={"sync_seconds": sync, **intervals})
+    timer, idle = Seconds(), loop.cell("idle")
+    inbox = Inbox.with_settings(timer)
+    inbox.apply([seal(idle, BEAT)])
+    inbox.apply([seal(idle, BEAT)])
+    timer.now += waits - 0.1
+    inbox.apply([])
+    assert heartbeat_seq(idle) < idle.seq
+    timer.now += 0.2
+    inbox.apply([])
+    assert heartbeat_seq(idle) == idle.seq
+
+
 def test_idle_cells_are_answered_in_larger_groups(loop: Loop) -> None:
     timer, idle, busy = Seconds(), loop.cell("idle"), loop.cell("busy")
     held = (HeldAttempt(UID, S.RUNNING),)
-    inbox = Inbox(sync_seconds=1.0, timer=timer)
+    inbox = Inbox(sync_seconds=1.0, idle_seconds=3.0, timer=timer)
     inbox.apply([seal(idle, BEAT)])
     inbox.apply([seal(idle, BEAT)])
     timer.now += 2.9
