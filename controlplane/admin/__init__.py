@@ -11,6 +11,7 @@ from controlplane.admin.login.sessions import has_permission
 from controlplane.admin.notifications import addresses, rules
 from controlplane.admin.notifications import messages as notification_messages
 from controlplane.admin.overview.page import show_overview
+from controlplane.admin.sidebar import list_apps_lazily
 from controlplane.admin.tenancy import groups, members, projects, secrets, tokens, users
 from controlplane.admin.work import attempts, bulk, cache, callbacks, jobs, one_offs, tasks
 
@@ -41,6 +42,7 @@ __all__ = [
     "users",
 ]
 
+list_apps_lazily(admin.site)
 admin.site.login_form = LoginForm
 admin.site.has_permission = has_permission  # type: ignore[method-assign]
 admin.site.index = show_overview  # type: ignore[assignment, method-assign]

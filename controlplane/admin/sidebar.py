@@ -4,9 +4,11 @@ import re
 from typing import Any
 
 from django.conf import settings
+from django.contrib.admin import AdminSite
 from django.contrib.auth.models import User
 from django.http import HttpRequest
 from django.urls import reverse
+from django.utils.functional import SimpleLazyObject
 
 from controlplane.queries.views.overviews import count_open_alerts
 
@@ -64,6 +66,16 @@ _SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
         ),
     ),
 )
+
+
+def list_apps_lazily(site: AdminSite) -> None:
+    """Make a site list its apps and models when a page shows them: the sidebar has its own list."""
+    list_apps = site.get_app_list
+
+    def get_app_list(request: HttpRequest, app_label: str | None = None) -> Any:
+        return SimpleLazyObject(lambda: list_apps(request, app_label))
+
+    site.get_app_list = get_app_list  # type: ignore[method-assign]
 
 
 def navigation(request: HttpRequest) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from celery import Task, shared_task
 from django.conf import settings
 
 from controlplane import clock
-from controlplane.commands.cells.probes import Delivery, is_deaf, send_probes
+from controlplane.commands.cells.probes import ProbeDelivery, is_deaf, send_probes
 from controlplane.commands.convergence.cells import count_silence
 from controlplane.commands.convergence.rules import RULES
 from controlplane.commands.convergence.runner import Memory, RuleRunner
@@ -99,7 +99,7 @@ def _watch_cells(silent: int | None, alerts: TickAlerts, now: datetime) -> None:
 
 def _hold_until(
     tick: TickFacts,
-    deliveries: Sequence[Delivery],
+    deliveries: Sequence[ProbeDelivery],
     alerts: TickAlerts,
     now: datetime,
     policy: Policy,

@@ -19,7 +19,7 @@ from controlplane.models.attempts import IMAGE_FAILED
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
-_SHOWN = 50
+_SHOWN = 25
 _SHOWN_FAILURES = 200
 _NEWEST = 3
 _SHOWN_SYSTEM_FAILURES = 10

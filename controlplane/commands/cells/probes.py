@@ -12,14 +12,14 @@ from controlplane.queries.cells.keys import write_probe
 from controlplane.queries.sql import execute, rows
 
 
-class Delivery(NamedTuple):
+class ProbeDelivery(NamedTuple):
     """When the last probe of a shard was sent, and up to when the shard has delivered."""
 
     sent_at: datetime | None
     until: datetime | None
 
 
-def send_probes(*, now: datetime) -> list[Delivery]:
+def send_probes(*, now: datetime) -> list[ProbeDelivery]:
     """Send one probe through each shard; return the delivery of those before it."""
     found = rows(
         """
@@ -41,7 +41,7 @@ def send_probes(*, now: datetime) -> list[Delivery]:
             for shard, queue in enumerate(INBOX_QUEUES)
         ]
     )
-    return [Delivery(*row) for row in found]
+    return [ProbeDelivery(*row) for row in found]
 
 
 def record_probes(probes: Iterable[Probe], *, now: datetime) -> None:
@@ -71,7 +71,7 @@ def record_probes(probes: Iterable[Probe], *, now: datetime) -> None:
     )
 
 
-def is_deaf(deliveries: Iterable[Delivery], *, now: datetime, patience: timedelta) -> bool:
+def is_deaf(deliveries: Iterable[ProbeDelivery], *, now: datetime, patience: timedelta) -> bool:
     """Return whether some shard has not delivered what was sent longer than `patience` ago.
 
     A time in the future, from before the clock was set back, does not count.
@@ -79,7 +79,7 @@ def is_deaf(deliveries: Iterable[Delivery], *, now: datetime, patience: timedelt
     return any(_is_late(each, now, patience) for each in deliveries)
 
 
-def _is_late(delivery: Delivery, now: datetime, patience: timedelta) -> bool:
+def _is_late(delivery: ProbeDelivery, now: datetime, patience: timedelta) -> bool:
     sent_at, until = delivery
     if until is None or until > now + patience:
         return True

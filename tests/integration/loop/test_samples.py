@@ -333,6 +333,7 @@ def test_cells_are_sampled_once_a_minute_with_used_and_reserved_amounts(
         age_cursor(15)
         at = minute + timedelta(seconds=seconds)
         monkeypatch.setattr(clock, "now", lambda at=at: at)
+        cell.beat()
         loop.converge()
     first, second = cell_samples()[-2:]
     assert second.at - first.at == timedelta(minutes=1)
