@@ -89,16 +89,15 @@ def _find_columns(cl: Any) -> list[_Column] | None:
     if cl.is_popup or cl.to_field or cl.formset or getattr(model_admin, "ordering_field", None):
         return None
     headers, found = unfold_list.result_headers(cl), list[_Column]()
+    fields = {each.name: each for each in model._meta.concrete_fields if not each.auto_created}
     links = cl.list_display_links
     for place, name in enumerate(cl.list_display):
+        field = fields.get(name)
         attribute = getattr(model_admin, name, None) if isinstance(name, str) else name
-        field = None
-        if attribute is None:
-            if name not in {each.name for each in model._meta.concrete_fields}:
-                return None
-            field = model._meta.get_field(name)
-            if field.auto_created:
-                return None
+        if field is not None:  # also if the admin has an attribute of this name
+            attribute = None
+        elif not callable(attribute):
+            return None
         if any(getattr(attribute, mark, False) for mark in ("label", "header", "dropdown")):
             return None
         is_box = name == "action_checkbox"
