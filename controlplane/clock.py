@@ -70,9 +70,10 @@ def now() -> datetime:
 def monotonic() -> float:
     """Return seconds that only grow, for limits of how long work may take.
 
-    With a simulation's clock these are its seconds: a run does not depend on the machine's speed.
+    With a simulation's clock these are its seconds: a run does not depend on the machine's speed,
+    and work that takes no simulated time reaches no limit.
     """
-    return time.monotonic() if _source is _database_clock else _source().timestamp()
+    return time.monotonic() if isinstance(_source, DatabaseClock) else _source().timestamp()
 
 
 def use(source: Callable[[], datetime] | None) -> None:

@@ -102,7 +102,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         " ([store](store.md#free-space)).",
         "CELLRUN_STORE_URL": "The store of inputs, logs, outputs and checkpoints: an object store"
         " ([the store](store.md)), or a folder instead of `CELLRUN_ARTIFACT_ROOT`.",
-        "CELLRUN_SYNC_SECONDS": "Interval at which the inbox answers all waiting heartbeats.",
+        "CELLRUN_SYNC_SECONDS": "Interval at which the inbox answers all waiting heartbeats; those"
+        " of cells without attempts wait up to three times as long.",
         "CELLRUN_TRACE_URL": "Address of a trace for browsers, with `{trace_id}`; the job has the"
         " link.",
         "CELLRUN_TRACING": "`true`: jobs get [traces](tracing.md). Needs the extra"

@@ -97,6 +97,7 @@ class StyledAdmin(_ModelAdmin):
         class RowCompletion(base):  # type: ignore[misc, valid-type]
             def get_results(self, request: HttpRequest) -> None:
                 super().get_results(request)
+                self.result_count = self.paginator.count  # a page may have corrected an estimate
                 rows = list(self.result_list)  # type: ignore[has-type]
                 self.model_admin.load_rows(rows)
                 self.result_list = rows

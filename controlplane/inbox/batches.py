@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 BATCH_LOST = "inbox_batch_lost"
 
 IDLE_INTERVALS = 3.0
-"""Most intervals of `sync_seconds` between answers to heartbeats of cells without attempts."""
+"""At most this many intervals of `sync_seconds` between answers to cells without attempts."""
 
 FORGET_SECONDS = 5.0
 """Minimum interval between reloads of keys after a bad MAC."""
@@ -90,8 +90,8 @@ class Inbox:
     def with_settings(cls, timer: Callable[[], float] | None = None) -> Self:
         """Return an inbox with the intervals of the installation.
 
-        Leases depend on heartbeats, and convergence on the probes that wait with them: neither
-        waits longer than an interval between two of them.
+        Leases depend on heartbeats, and convergence on the probes that wait with them: cells
+        without attempts wait for others at most as long as an interval of either.
         """
         chosen = settings.CELLRUN
         idle_seconds = min(

@@ -14,7 +14,7 @@ from controlplane.commands.convergence.rules import RULES
 from controlplane.commands.convergence.runner import Memory, RuleRunner
 from controlplane.commands.retention.free_space import watch_free_space
 from controlplane.commands.state.tick_alerts import GAP, TickAlerts
-from controlplane.commands.state.tick_runs import claim_turn, extend_run, note_hold, note_run
+from controlplane.commands.state.tick_runs import claim_turn, note_hold, note_run
 from controlplane.domain.convergence.policy import Policy
 from controlplane.outbox.wakes import take_wake
 from controlplane.queries.policy import load_policy
@@ -50,10 +50,6 @@ def run(*, woken: bool = False, memory: Memory | None = None) -> dict[str, int]:
     if woken:
         runner = RuleRunner([rule for rule in RULES if rule.on_wake], now, policy, memory=memory)
         runner.run()
-        finished_at = clock.now()
-        # Less delays no periodic tick by as much as a gap.
-        if finished_at - now >= timedelta(seconds=policy.interval):
-            extend_run(NAME, started_at=now, finished_at=finished_at, gap=policy.gap)
         return dict(runner.counts)
     ticks = claim_turn(NAME, "placement", "callbacks", now=now, interval=policy.interval)
     if ticks is None:
@@ -108,7 +104,7 @@ def _hold_until(
     gap = policy.gap
     # A clock that was set forward or back is a gap of unknown length.
     was_away = tick.finished_at is None or abs(now - tick.finished_at) > gap
-    if was_away or is_deaf(deliveries, now=now, patience=gap):
+    if was_away or is_deaf(deliveries, now=now, policy=policy):
         log.warning("rules_wait_after_gap", away=was_away)
         hold_until = now + timedelta(seconds=policy.lease)
         note_hold(NAME, started_at=now, hold_until=hold_until)

@@ -62,6 +62,10 @@ class BoundedPaginator(Paginator):
         estimate = _estimate(rows.model._meta.db_table) if self.is_whole else 0
         if estimate > _SURELY_MORE * EXACT_UP_TO:
             return estimate
+        return self._count(estimate)
+
+    def _count(self, estimate: int) -> int:
+        rows: Any = self.object_list
         # A scan of the table would read it whole if most rows are hidden.
         ordered = rows.order_by("-pk") if self.is_whole else rows.order_by()
         counted: int = ordered[:EXACT_UP_TO].count()
@@ -84,6 +88,9 @@ class BoundedPaginator(Paginator):
             if self.is_costly
             else list(rows.values_list("pk", flat=True)[first:end])
         )
+        if len(keys) < self.per_page and end < self.count:
+            # Most rows are hidden, or were deleted since the estimate.
+            self.count = self._count(0)
         shown = rows.all()
         shown.query.where = WhereNode()  # the keys fulfil the filters, some of which cost 30 ms
         return Page(shown.filter(pk__in=keys), number, self)

@@ -6,6 +6,7 @@ from datetime import date, time
 from functools import cache, wraps
 from operator import attrgetter
 from typing import Any
+from urllib.parse import quote as urlquote
 
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
@@ -42,15 +43,16 @@ def _checkbox() -> str:
 class _Column:
     """What the cells of a column share.
 
-    `read`: the value of a row. `field`: of the model, if the value is one. `opening`: the tag of a
-    cell up to its content, and `nowrap_opening` that of a value that is not wrapped.
+    `read`: the value of a row. `field`: of the model, if the value is one. `link_class`: of the
+    link to the page of the row, empty without one. `opening`: the tag of a cell up to its content,
+    and `nowrap_opening` that of a value that is not wrapped.
     """
 
     read: Callable[[Any], Any]
     field: "Field[Any, Any] | None"
     is_boolean: bool
     empty: str
-    is_link: bool
+    link_class: str
     opening: str
     nowrap_opening: str
     closing: str
@@ -65,8 +67,8 @@ class _Column:
         else:
             text, is_unwrapped = self._display(value)
         content = str(conditional_escape(text))
-        if self.is_link:
-            content = f'<a href="{address}" class="{_LINK}" >{content}</a>'
+        if self.link_class:
+            content = f'<a href="{address}" class="{self.link_class}" >{content}</a>'
         opening = self.nowrap_opening if is_unwrapped else self.opening
         return f"{opening}{content}{self.closing}"
 
@@ -80,13 +82,11 @@ class _Column:
         return display_for_field(value, self.field, self.empty), is_unwrapped
 
 
-_LINK = " ".join(unfold_list.LINK_CLASSES)
-
-
 def _find_columns(cl: Any) -> list[_Column] | None:
     """Return the columns of a list; None if it has something that only Unfold renders."""
     model_admin, model = cl.model_admin, cl.model
-    if cl.is_popup or cl.to_field or cl.formset or getattr(model_admin, "ordering_field", None):
+    is_editable = getattr(cl, "formset", None) or getattr(model_admin, "ordering_field", None)
+    if cl.is_popup or cl.to_field or is_editable:
         return None
     headers, found = unfold_list.result_headers(cl), list[_Column]()
     fields = {each.name: each for each in model._meta.concrete_fields if not each.auto_created}
@@ -96,7 +96,7 @@ def _find_columns(cl: Any) -> list[_Column] | None:
         attribute = getattr(model_admin, name, None) if isinstance(name, str) else name
         if field is not None:  # also if the admin has an attribute of this name
             attribute = None
-        elif not callable(attribute):
+        elif name == "__str__" or not callable(attribute):
             return None
         if any(getattr(attribute, mark, False) for mark in ("label", "header", "dropdown")):
             return None
@@ -106,7 +106,7 @@ def _find_columns(cl: Any) -> list[_Column] | None:
             unfold_list.CHECKBOX_CLASSES if is_box else [field_class, *unfold_list.ROW_CLASSES]
         )
         is_link = links is not None and name in links
-        is_first = is_link and not any(each.is_link for each in found)
+        is_first = is_link and not any(each.link_class for each in found)
         tag = "th" if is_first else "td"
         label = headers[place]["text"] if place or is_link else _("Select record")
         empty = getattr(attribute, "empty_value_display", model_admin.get_empty_value_display())
@@ -120,7 +120,7 @@ def _find_columns(cl: Any) -> list[_Column] | None:
                 field,
                 getattr(attribute, "boolean", False),
                 empty,
-                is_link,
+                " ".join(unfold_list.LINK_CLASSES) if is_link else "",
                 opening,
                 nowrap_opening,
                 f"</{tag}>",
@@ -138,11 +138,12 @@ def _render_rows_by_columns() -> None:
         known = cl.__dict__
         if "columns_of_rows" not in known:
             cl.columns_of_rows = _find_columns(cl)
-            cl.address_of_row = _find_address(cl)
+            cl.address_of_row = _find_address(cl) if cl.columns_of_rows else ""
         if form is not None or cl.columns_of_rows is None:
             yield from render(cl, result, form)
             return
-        address = cl.address_of_row.replace(_VALUE, escape(str(quote(result.pk))))
+        key = escape(urlquote(str(quote(result.pk))))
+        address = cl.address_of_row.replace(_VALUE, key, 1)
         yield mark_safe("".join(each.cell(result, address) for each in cl.columns_of_rows))
 
     unfold_list.items_for_result = items_for_result
@@ -174,4 +175,5 @@ def _compute_headers_once() -> None:
 
 
 _compute_headers_once()
-_render_rows_by_columns()
+if hasattr(unfold_list, "ROW_CLASSES"):  # the Unfold for newer Pythons renders other cells
+    _render_rows_by_columns()

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from controlplane.contract.wire import broker
 from controlplane.contract.wire.queues import INBOX_QUEUES
 from controlplane.domain.cells.probes import Probe
+from controlplane.domain.convergence.policy import Policy
 from controlplane.outbox import transport
 from controlplane.queries.cells.keys import write_probe
 from controlplane.queries.sql import execute, rows
@@ -71,18 +72,19 @@ def record_probes(probes: Iterable[Probe], *, now: datetime) -> None:
     )
 
 
-def is_deaf(deliveries: Iterable[ProbeDelivery], *, now: datetime, patience: timedelta) -> bool:
-    """Return whether some shard has not delivered what was sent longer than `patience` ago.
+def is_deaf(deliveries: Iterable[ProbeDelivery], *, now: datetime, policy: Policy) -> bool:
+    """Return whether some shard has not delivered what was sent longer than a gap ago.
 
-    A time in the future, from before the clock was set back, does not count.
+    A shard that has delivered all probes is deaf after a lease: a late tick sends them late. A time
+    in the future, from before the clock was set back, does not count.
     """
-    return any(_is_late(each, now, patience) for each in deliveries)
+    return any(_is_late(each, now, policy) for each in deliveries)
 
 
-def _is_late(delivery: ProbeDelivery, now: datetime, patience: timedelta) -> bool:
+def _is_late(delivery: ProbeDelivery, now: datetime, policy: Policy) -> bool:
     sent_at, until = delivery
-    if until is None or until > now + patience:
+    if until is None or until > now + policy.gap:
         return True
-    # After a late tick even the last probe is old.
     has_all = sent_at is not None and until >= sent_at
-    return not has_all and now - until >= patience
+    patience = max(policy.gap, timedelta(seconds=policy.lease)) if has_all else policy.gap
+    return now - until >= patience

@@ -1,7 +1,7 @@
 """Record runs of ticks, for metrics, the admin and the other ticks."""
 
 from collections.abc import Collection, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from controlplane.queries.sql import encoded, execute, rows
@@ -63,21 +63,6 @@ def note_hold(name: str, *, started_at: datetime, hold_until: datetime) -> None:
     execute(
         "UPDATE controlplane_tickstate SET hold_until = %s WHERE name = %s AND started_at = %s",
         [hold_until, name, started_at],
-    )
-
-
-def extend_run(name: str, *, started_at: datetime, finished_at: datetime, gap: timedelta) -> None:
-    """Extend the last run by other work of the same process, which delays the next run.
-
-    Work that began more than `gap` after the end of the last run does not hide the gap.
-    """
-    execute(
-        """
-        UPDATE controlplane_tickstate SET finished_at = %(finished)s
-        WHERE name = %(name)s AND finished_at < %(finished)s
-          AND finished_at BETWEEN %(started)s - %(gap)s AND %(started)s + %(gap)s
-        """,
-        {"name": name, "started": started_at, "finished": finished_at, "gap": gap},
     )
 
 

@@ -471,6 +471,15 @@ def test_long_list_count_is_estimated_and_filtered_count_is_bounded(
     assert chosen.context["cl"].result_count <= paging.EXACT_UP_TO
 
 
+@pytest.mark.parametrize("model", [Job, Task, Attempt])
+def test_count_of_a_table_with_many_hidden_rows_is_corrected(
+    operator: Client, model: type[models.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paging, "_estimate", lambda table: 30_000)
+    shown = operator.get(address_of(model)).context["cl"]
+    assert shown.result_count == len(shown.result_list) == model._default_manager.count()
+
+
 def test_silent_badge_is_shown_until_the_cell_reports_or_is_lost(operator: Client) -> None:
     cell = Cell.objects.get(name="cell-ready")
     pages = ("/admin/controlplane/cell/", f"/admin/controlplane/cell/{cell.pk}/change/")
