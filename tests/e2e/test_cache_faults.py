@@ -405,7 +405,7 @@ def test_convergence_goes_on_while_the_store_is_away(
         nowhere = [{"key": "is", "op": "eq", "values": ["nowhere"]}]
         spec = programs.job(cache={}, constraints=nowhere, scheduling_timeout_seconds=1)
         [other] = submit_all(session, 1, spec)
-        assert wait_for_end(session, other, seconds=60)["state"] == "UNSCHEDULABLE"
+        assert wait_for_end(session, other, seconds=30)["state"] == "UNSCHEDULABLE"
         wait_for_status(session, [job_id], {"PUT_FAILURE": 60})
 
 
