@@ -5,6 +5,7 @@ ticks (`ticks.retention`), so that neither a million rows nor cells wait for the
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from django.db import transaction
 
@@ -75,7 +76,11 @@ def limit_cache(context: RuleContext) -> Mapping[str, int]:
 
 
 def forget_records(context: RuleContext) -> Mapping[str, int]:
-    """Audit lines, runs of ticks, samples, dead letters and alerts that are over."""
+    """Audit lines, runs of ticks, samples, dead letters and alerts that are over.
+
+    One page of each table is deleted in any case: a table that always has more must not keep the
+    rows of the next ones.
+    """
     deleted, is_over = 0, timer()
     parameters = {**context.parameters, "page": _PAGE}
     for record in RECORDS:
@@ -83,14 +88,19 @@ def forget_records(context: RuleContext) -> Mapping[str, int]:
             DELETE FROM {record.table} WHERE id = ANY(ARRAY(
                 SELECT id {record.old} ORDER BY {record.order} LIMIT %(page)s))
             """
-        page = _PAGE
+        page = _delete_records(statement, parameters)
+        deleted += page
         while page == _PAGE and not is_over():
-            with transaction.atomic():
-                execute("SELECT set_config('cellrun.retention', 'on', true)")
-                page = execute(statement, parameters)
+            page = _delete_records(statement, parameters)
             deleted += page
     _go_on_unless(not is_over())
     return {"records_forgotten": deleted}
+
+
+def _delete_records(statement: str, parameters: dict[str, Any]) -> int:
+    with transaction.atomic():
+        execute("SELECT set_config('cellrun.retention', 'on', true)")
+        return execute(statement, parameters)
 
 
 def sweep(context: RuleContext) -> Mapping[str, int]:
