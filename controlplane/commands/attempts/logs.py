@@ -1,32 +1,60 @@
 """Append the output of attempts: only from the cell that runs them, in order, up to a limit."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
+from http import HTTPStatus
+from typing import Any
 from uuid import UUID
 
-from controlplane.commands.tenancy.stored_bytes import forget_attempts, record_output
+import structlog
+
+from controlplane import clock
+from controlplane.commands.tenancy.stored_bytes import (
+    forget_attempts,
+    record_output,
+    record_outputs,
+)
+from controlplane.contract.output_batch import OutputPiece, PieceResult
 from controlplane.contract.wire import keys
 from controlplane.domain.errors import CellrunError, NotFound
 from controlplane.domain.jobs.stored_bytes import END_OF_STREAM, LimitedStorage
-from controlplane.queries.attempts.artifacts import is_purged
+from controlplane.queries.attempts.artifacts import find_purged, is_purged
+from controlplane.queries.cells.keys import find_keys
 from controlplane.queries.tenancy.stored_bytes import find_storage_of_attempt
-from controlplane.queries.views.attempts import find_keys_for_group, find_uploader
+from controlplane.queries.views.attempts import (
+    find_keys_for_group,
+    find_own_attempts,
+    find_uploader,
+)
 from controlplane.storage.current import current_store
-from controlplane.storage.interface import STREAMS, StreamFull, WrongOffset
+from controlplane.storage.interface import (
+    STREAMS,
+    StoreFull,
+    StoreUnavailable,
+    StreamFull,
+    WrongOffset,
+)
+
+log = structlog.get_logger(__name__)
 
 __all__ = (
     "BadUpload",
     "StreamFull",
     "WrongOffset",
     "append_output",
+    "append_outputs",
+    "check_batch_signature",
     "check_link_use",
     "check_signature",
 )
 
 # Allows for clock skew, and limits the time in which a recorded upload can be replayed.
 MAX_CLOCK_SKEW_SECONDS = 300
+# A cell waits 10 s for the answer to a request with many pieces, and the ends of attempts 5 s.
+BATCH_SECONDS = 4.0
 _NO_BODY = hashlib.sha256().hexdigest()
 
 
@@ -57,6 +85,20 @@ def check_signature(
     if uploader is None or key is None:
         raise BadUpload("X-Cellrun-Mac is not of this upload by an enrolled cell")
     return Signature(key, uploader.owns_attempt)
+
+
+def check_batch_signature(
+    *, cell: str, time: str, mac: str, path: str, digest: str, now: datetime
+) -> None:
+    """Check that `cell` signed a request about several attempts. Raise BadUpload.
+
+    `path`: with its query; `digest`: SHA-256 of the body in hex.
+    """
+    _check_name(cell)
+    _check_time(time, now)
+    _, valid = find_keys([cell]).get(cell, (0, ()))
+    if _find_signing_key(valid, f"{cell}\n{time}\n{path}\n{digest}", mac) is None:
+        raise BadUpload("X-Cellrun-Mac is not of this upload by an enrolled cell")
 
 
 def check_link_use(
@@ -111,20 +153,121 @@ def append_output(*, uid: UUID, stream: str, offset: int, content: bytes) -> int
             raise StreamFull(offset, storage.refuse(0))
         size = store.append_log(uid, stream, offset=offset, content=content)
         storage = record_output(uid, stream, size)
-        if storage is not None:
-            line = storage.end_of_output()
-            size = store.append_log(uid, stream, offset=size, content=line)
-            raise StreamFull(size, storage.refuse(0))
-        return size
+        return size if storage is None else _end_stream(uid, stream, size, storage)
     except StreamFull as full:
         record_output(uid, stream, full.size)
         raise
     finally:
-        # A purge meanwhile would miss the new files: it has deleted the row that leads to them.
         if is_purged(uid):
-            store.remove_logs(uid)
-            forget_attempts([uid], keep_cached=True)
+            _remove_purged(uid)
             raise NotFound(f"attempt {uid} has been deleted")
+
+
+def append_outputs(cell: str, pieces: Sequence[OutputPiece]) -> list[PieceResult]:
+    """Append pieces of the output of attempts of `cell`; return the result of each.
+
+    As `append_output`, but the sizes of streams that begin here are recorded in one statement. The
+    status of pieces that are not tried is 503: those after one for which the store did not answer,
+    and those that remain when the time of a request is over.
+    """
+    uids = {piece.uid: _read_uid(piece.uid) for piece in pieces}
+    own = find_own_attempts(cell, {uid for uid in uids.values() if uid is not None})
+    results: list[PieceResult] = []
+    begun: dict[tuple[UUID, str], int] = {}
+    ends_at = clock.monotonic() + BATCH_SECONDS
+    try:
+        for piece in pieces:
+            uid = uids[piece.uid]
+            if uid is None or uid not in own or piece.stream not in STREAMS:
+                results.append(PieceResult(HTTPStatus.NOT_FOUND))
+                continue
+            append = append_output if piece.offset else _begin_stream
+            results.append(result := _result_of(partial(append, **_arguments(uid, piece))))
+            has_stored = result.status in (HTTPStatus.OK, HTTPStatus.GONE)
+            if has_stored and not piece.offset:
+                begun[uid, piece.stream] = result.size or 0
+            if result.status == HTTPStatus.SERVICE_UNAVAILABLE or clock.monotonic() >= ends_at:
+                break
+    finally:
+        changed = _record_begun(begun)
+    for number, piece in enumerate(pieces[: len(results)]):
+        key = uids[piece.uid], piece.stream
+        if not piece.offset and key in changed:
+            results[number] = changed[key]
+    untried = len(pieces) - len(results)
+    return results + [PieceResult(HTTPStatus.SERVICE_UNAVAILABLE)] * untried
+
+
+def _read_uid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+def _arguments(uid: UUID, piece: OutputPiece) -> dict[str, Any]:
+    return {
+        "uid": uid,
+        "stream": piece.stream,
+        "offset": piece.offset,
+        "content": piece.content,
+    }
+
+
+def _begin_stream(*, uid: UUID, stream: str, offset: int, content: bytes) -> int:
+    return current_store().append_log(uid, stream, offset=offset, content=content)
+
+
+def _result_of(append: Callable[[], int]) -> PieceResult:
+    """Return the result of a piece, with the status of a single upload with the same error."""
+    try:
+        return PieceResult(HTTPStatus.OK, append())
+    except NotFound:
+        return PieceResult(HTTPStatus.NOT_FOUND)
+    except WrongOffset as error:
+        return PieceResult(HTTPStatus.CONFLICT, error.size)
+    except StreamFull as error:
+        return PieceResult(HTTPStatus.GONE, error.size)
+    except StoreFull:
+        return PieceResult(HTTPStatus.INSUFFICIENT_STORAGE)
+    except StoreUnavailable:
+        return PieceResult(HTTPStatus.SERVICE_UNAVAILABLE)
+    except OSError:
+        log.exception("output_not_stored")
+        return PieceResult(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _record_begun(
+    sizes: Mapping[tuple[UUID, str], int],
+) -> dict[tuple[UUID, str], PieceResult]:
+    """Record the sizes of streams that have begun; return the results that change by that."""
+    if not sizes:
+        return {}
+    results = {}
+    for uid, storage in record_outputs(sizes).items():
+        for stream in STREAMS:
+            if (uid, stream) in sizes:
+                end = partial(_end_stream, uid, stream, sizes[uid, stream], storage)
+                results[uid, stream] = result = _result_of(end)
+                record_output(uid, stream, result.size or 0)
+    for uid in find_purged({uid for uid, _ in sizes}):
+        _remove_purged(uid)
+        gone = PieceResult(HTTPStatus.NOT_FOUND)
+        results |= {(uid, stream): gone for stream in STREAMS if (uid, stream) in sizes}
+    return results
+
+
+def _end_stream(uid: UUID, stream: str, size: int, storage: LimitedStorage) -> int:
+    """Append the line about the used-up storage. Raise StreamFull with the size after it."""
+    line = storage.end_of_output()
+    size = current_store().append_log(uid, stream, offset=size, content=line)
+    raise StreamFull(size, storage.refuse(0))
+
+
+def _remove_purged(uid: UUID) -> None:
+    """Remove files that a purge meanwhile has missed: it has deleted the row that leads to them."""
+    current_store().remove_logs(uid)
+    forget_attempts([uid], keep_cached=True)
 
 
 def _find_end(uid: UUID, stream: str, offset: int) -> LimitedStorage | None:

@@ -31,6 +31,9 @@ from tests.integration.api.asgi import make_scope
 from tests.integration.api.conftest import change_setting
 from tests.integration.loop.conftest import Loop
 
+# A stream waits for the transactions of all databases of the cluster, also those of other tests.
+pytestmark = pytest.mark.serial
+
 DEADLINE_SECONDS = 20
 POLL_SECONDS = 0.01
 
