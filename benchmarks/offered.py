@@ -1,5 +1,7 @@
 """B13: load that is offered at a fixed rate, whatever the system makes of it."""
 
+import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +10,7 @@ from benchmarks.generator import SETTINGS, Load, OpenLoop, measure
 from benchmarks.report import Result, median, others_note
 from benchmarks.stand import Stand, Wanted, standing
 from benchmarks.throughput import WARM_UP_TASKS, submit_and_wait
-from benchmarks.usage import Others
+from benchmarks.usage import Others, cpu_seconds, spent
 
 CELLS = 100
 SLOW, FAST = "800/s", "5,000/s"
@@ -61,8 +63,9 @@ ABOUT = Description(
     " and refused requests are repeated. Latency is the time from that instant until the driver"
     " of the cell receives the start call, so a slow system cannot omit it. The backlog is"
     " sampled each second: tasks that are due and not yet accepted, waiting, or running. Its"
-    " growth is the slope of least squares without the first tenth of the time. The limits of one"
-    " token are raised.",
+    " growth is the slope of least squares without the first tenth of the time. CPU is that of all"
+    " processes until the last task has ended, divided by the tasks. The limits of one token are"
+    " raised.",
     budget_seconds=85,
     targets=(
         _target(SLOW, "p50", 12),
@@ -96,6 +99,7 @@ def run(options: Options) -> Result:
                 busy.append(others.cores())
         result.rows.append(_row(name, found))
         result.figures[name] = found
+        result.notes.append(_cpu_note(name, load, found))
     result.notes.append(others_note(busy))
     result.figures["cores_used_by_others"] = busy
     return result
@@ -104,8 +108,27 @@ def run(options: Options) -> Result:
 def _one_run(stand: Stand, load: Load) -> dict[str, Any]:
     with stand.connect() as connection:
         submit_and_wait(stand, connection, [min(WARM_UP_TASKS, load.tasks)])
+        before = _cpu_seconds(stand)
         trace = OpenLoop(stand, load).run()
-        return measure(connection, load, trace)
+        used = spent(before, _cpu_seconds(stand))
+        cpu_ms = {name: 1000 * seconds / load.tasks for name, seconds in used.items()}
+        return measure(connection, load, trace) | {"cpu_ms": cpu_ms}
+
+
+def _cpu_seconds(stand: Stand) -> dict[str, float]:
+    return cpu_seconds(stand.pids) | {"the generator": time.process_time()}
+
+
+def _cpu_note(name: str, load: Load, found: list[dict[str, Any]]) -> str:
+    """Return what a task costs, and how many of them the machine has time for."""
+    parts = {part: median(one["cpu_ms"][part] for one in found) for part in found[0]["cpu_ms"]}
+    most = sorted(parts.items(), key=lambda item: -item[1])
+    shares = ", ".join(f"{part} {value:.2f}" for part, value in most if value >= 0.01)
+    cores, total = os.cpu_count() or 1, sum(parts.values())
+    return (
+        f"CPU of a task at {name}: {total:.2f} ms ({shares}). {cores} cores have time for"
+        f" {1000 * cores / total:,.0f} such tasks a second, of {load.tasks_per_second:,} offered."
+    )
 
 
 def _row(name: str, found: list[dict[str, Any]]) -> tuple[str, ...]:

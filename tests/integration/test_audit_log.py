@@ -224,13 +224,14 @@ def test_only_operators_read_the_log(submitter: Caller) -> None:
 
 
 def follow(wanted: AuditFilter, *, after: int, count: int) -> list[AuditLine]:
-    """Return the lines once there are as many; transactions of other tests may delay them."""
+    """Return the lines once there are as many; other transactions may delay them."""
     end = time.monotonic() + 30
     while len(found := follow_audit_lines(wanted, after=after, limit=10)) < count:
         assert time.monotonic() < end, found
     return found
 
 
+@pytest.mark.serial
 def test_a_follower_gets_each_line_once_in_order(operator: Caller) -> None:
     start = AuditLine.objects.order_by("pk").last()
     assert start is not None
@@ -243,6 +244,7 @@ def test_a_follower_gets_each_line_once_in_order(operator: Caller) -> None:
     assert operator.get(f"/audit?after={made[-1]}").json["results"] == []
 
 
+@pytest.mark.serial
 def test_a_follower_waits_for_transactions_that_began_before() -> None:
     other = connections.create_connection("default")
     try:
