@@ -96,7 +96,7 @@ class LogShipper:
         upload.complete = True
         try:
             if self._leave_to_thread(upload):
-                if not upload.settled.wait(seconds):
+                if not upload.settled.wait(seconds) and seconds:
                     raise UploadDeferred("not sent yet")
                 return
             end = time.monotonic() + seconds
@@ -313,7 +313,8 @@ class LogShipper:
     def _release(uploads: Iterable[Upload]) -> None:
         """Let the ends of attempts go on; later rounds upload what is left of their output."""
         for upload in uploads:
-            upload.settled.set()
+            if upload.complete:
+                upload.settled.set()
 
     def _forget(self, uploads: Iterable[Upload]) -> None:
         """Forget outputs that have arrived."""

@@ -14,7 +14,7 @@ from controlplane.contract.output_batch import unpack_pieces
 from controlplane.contract.wire import keys
 from tests.conformance.kit import until
 from tests.harness.web import Answer, Request, Web
-from workers.output.client import UploadDeferred
+from workers.output.client import NoResponse, UploadDeferred
 from workers.output.shipper import CHUNK_BYTES, SHIPPED, LogShipper
 
 KEY = b"k" * keys.KEY_BYTES
@@ -30,12 +30,15 @@ class Store:
         self.full: set[str] = set()
         self.fails = 0
         self.refuses = 0
+        self.is_dead = False
         self.takes_batches = True
         self.pieces: list[str] = []
         self.statuses: dict[str, int] = {}
         web.route = self.answer
 
     def answer(self, request: Request) -> Answer:
+        if self.is_dead:
+            raise ConnectionAbortedError
         headers = {name.lower(): value for name, value in request.headers.items()}
         digest = hashlib.sha256(request.body).hexdigest()
         text = f"cell-1\n{headers['x-cellrun-time']}\n{request.path}\n{digest}"
@@ -262,6 +265,25 @@ def test_end_of_an_attempt_does_not_wait_for_a_control_plane_that_is_away(tmp_pa
         end(cell, uid)
     cell.shipper.close()
     assert not list(tmp_path.glob(f"*/{SHIPPED}"))
+
+
+def test_end_waits_for_its_output_once_the_control_plane_is_back(
+    cell: Cell, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.output.pieces.MAX_PIECES", 2)  # of one attempt
+    cell.begin(round_seconds=LONG)
+    for uid in ("a", "b"):
+        cell.shipper.watch(uid, cell.write(uid, b"one\n"))
+    store.is_dead = True
+    with pytest.raises(NoResponse):
+        cell.shipper.send_round()
+    store.is_dead = False
+    cell.shipper.send_round()
+    cell.shipper.start()
+    for uid in ("a", "b"):
+        cell.write(uid, b"two\n")
+        end(cell, uid)
+        assert store.logs[f"{uid}/stdout"] == b"one\ntwo\n"
 
 
 def test_refused_output_delays_neither_its_end_nor_that_of_others(cell: Cell, store: Store) -> None:
