@@ -439,7 +439,9 @@ class UploadSize(ResponseModel):
 class UploadResult(ResponseModel):
     """The result of a piece of output."""
 
-    status: int = Field(description="The status that an upload of this piece alone would have.")
+    status: int = Field(
+        description="The status that an upload of this piece alone would have; 429: not tried."
+    )
     size: int | None = Field(description="Number of bytes of the stream; null: not known.")
 
 

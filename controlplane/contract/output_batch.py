@@ -15,6 +15,9 @@ from controlplane.contract.codec import MalformedMessage, compact_json
 MAX_PIECES = 500
 """More are refused: each takes 0.5 ms of the web process."""
 
+NOT_TRIED = 429
+"""The status of a piece that the control plane had no time for."""
+
 
 @dataclass(frozen=True, slots=True)
 class OutputPiece:

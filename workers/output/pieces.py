@@ -1,17 +1,19 @@
 """The output of one attempt that is uploaded, and the pieces of several for one request."""
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from controlplane.contract.output_batch import MAX_PIECES, OutputPiece, PieceResult
+from controlplane.contract.output_batch import MAX_PIECES, NOT_TRIED, OutputPiece, PieceResult
 from workers.output.client import STORED, UploadDeferred
 
 STREAMS = ("stdout", "stderr")
 BATCH_BYTES = 512 * 1024  # of pieces in one request
 SMALL_BYTES = 64 * 1024  # an output with a larger rest is sent by itself
+MAX_PAUSE_SECONDS = 30.0  # between tries of what the control plane refuses
 
 
 @dataclass(slots=True)
@@ -24,6 +26,9 @@ class Upload:
     ended: set[str] = field(default_factory=set)  # streams of which no more is stored
     unwanted: bool = False  # the control plane does not know the attempt (any more)
     complete: bool = False  # no more output will be written
+    stored_at: float = 0.0  # when a piece was accepted, in monotonic seconds
+    not_before: float = 0.0  # rounds skip it until then, as its last piece was refused
+    pause: float = 0.0
     # All of a complete output is uploaded, or the rest has to wait for a later round.
     settled: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -56,15 +61,21 @@ class Upload:
     def note(self, piece: OutputPiece, result: PieceResult) -> None:
         """Record the result of a piece. Raise UploadDeferred if it has to be sent again."""
         if result.status not in STORED:
-            raise UploadDeferred(f"HTTP status {result.status} for attempt {self.uid}")
+            raise UploadDeferred(f"HTTP status {result.status}")
         if result.status == 404:
             self.unwanted = True
         elif result.status == 410:
             self.ended.add(piece.stream)  # the other stream has a limit of its own
         elif result.size is None:
-            raise UploadDeferred(f"an answer without a size for attempt {self.uid}")
+            raise UploadDeferred("an answer without a size")
         else:
             self.sent[piece.stream] = result.size
+        self.stored_at, self.pause, self.not_before = time.monotonic(), 0.0, 0.0
+
+    def defer(self, first_pause: float) -> None:
+        """Let rounds skip this output for a time that doubles with each refusal."""
+        self.pause = min(max(2 * self.pause, first_pause), MAX_PAUSE_SECONDS)
+        self.not_before = time.monotonic() + self.pause
 
     def _rest(self, stream: str) -> int:
         try:
@@ -73,6 +84,16 @@ class Upload:
             return 0
         except OSError as error:
             raise UploadDeferred(str(error)) from error
+
+
+@dataclass(slots=True)
+class BatchOutcome:
+    """What became of the pieces of a request."""
+
+    refused: list[tuple[Upload, UploadDeferred]] = field(default_factory=list)
+    untried: dict[str, Upload] = field(default_factory=dict)
+    has_stored: bool = False
+    is_store_away: bool = False  # the store of the control plane did not answer
 
 
 class UploadBatch:
@@ -117,12 +138,17 @@ class UploadBatch:
                 self._owners.append(upload)
                 self._bytes += len(piece.content)
 
-    def note(self, results: Sequence[PieceResult]) -> UploadDeferred | None:
-        """Record the results of the pieces; return the last refusal for now."""
-        refused = None
+    def note(self, results: Sequence[PieceResult]) -> BatchOutcome:
+        """Record the results of the pieces."""
+        outcome = BatchOutcome()
         for upload, piece, result in zip(self._owners, self.pieces, results, strict=True):
+            if result.status == NOT_TRIED:
+                outcome.untried[upload.uid] = upload
+                continue
             try:
                 upload.note(piece, result)
+                outcome.has_stored = True
             except UploadDeferred as error:
-                refused = error
-        return refused
+                outcome.refused.append((upload, error))
+                outcome.is_store_away |= result.status == 503
+        return outcome

@@ -8,7 +8,9 @@ whose output has arrived completely.
 import shutil
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from pathlib import Path
 
 import structlog
@@ -21,12 +23,11 @@ from workers.output.client import (
     UploadClient,
     UploadDeferred,
 )
-from workers.output.pieces import SMALL_BYTES, Upload, UploadBatch
+from workers.output.pieces import MAX_PAUSE_SECONDS, SMALL_BYTES, Upload, UploadBatch
 
 log = structlog.get_logger(__name__)
 
 ROUND_SECONDS = 0.5  # between uploads of new output: a follower gets a line within a second
-MAX_PAUSE_SECONDS = 30.0  # between rounds while the control plane does not answer
 CHUNK_BYTES = 1024 * 1024
 KEPT_SECONDS = 24 * 3600.0  # how long folders of ended attempts stay on the machine
 SWEEP_SECONDS = 600.0
@@ -95,14 +96,16 @@ class LogShipper:
             return
         upload.complete = True
         try:
-            if self._leave_to_thread(upload):
+            if self._is_on and not upload.largest_rest:
+                self._forget([upload])
+            elif self._leave_to_thread(upload):
                 if not upload.settled.wait(seconds) and seconds:
                     raise UploadDeferred("not sent yet")
-                return
-            end = time.monotonic() + seconds
-            while self._is_on and (rest := end - time.monotonic()) > 0:
-                if self._send_some(upload, rest):
-                    break
+            else:
+                end = time.monotonic() + seconds
+                while self._is_on and (rest := end - time.monotonic()) > 0:
+                    if self._send_some(upload, rest):
+                        break
         except UploadDeferred as error:
             log.info("last_output_delayed", cell=self._cell, attempt=uid, error=str(error))
 
@@ -117,7 +120,8 @@ class LogShipper:
     def _serve(self) -> None:
         """Run rounds, and send small rests between them as attempts end.
 
-        Only a round changes the pause: one attempt whose output is refused delays no other.
+        The pause between rounds grows while requests are refused; that of an attempt whose output
+        is refused is its own.
         """
         pause = self._round_seconds
         swept_at = round_at = time.monotonic()
@@ -148,33 +152,36 @@ class LogShipper:
 
     def send_round(self) -> None:
         """Upload one chunk of new output for every attempt. Raise UploadDeferred."""
+        now = time.monotonic()
         with self._lock:
-            uploads = list(self._uploads.values())
+            uploads = [it for it in self._uploads.values() if it.not_before <= now]
         if not self._is_on:
             self._forget(upload for upload in uploads if upload.complete)
             return
-        refused: UploadDeferred | None = None
-        large = []
-        for upload in uploads:
-            try:
-                small = upload.largest_rest <= SMALL_BYTES
-            except UploadDeferred as error:
-                refused = error
-                continue
-            if small:
-                self._queue(upload)
-            else:
-                large.append(upload)
-        refused = self._send_queued() or refused
+        # What got nothing stored for longest comes first: a slow store cannot serve all at once.
+        uploads.sort(key=attrgetter("stored_at"))
+        large = [upload for upload in uploads if not self._queue_small(upload)]
+        refused = self._send_queued()
         for upload in large:
             if self._closed.is_set():
                 return
-            refused = self._send_by_itself(upload) or refused
+            self._send_by_itself(upload)
             # Attempts with little output do not wait for the end of the round.
             refused = self._send_queued() or refused
         self._is_away = False
         if refused is not None:
             raise refused
+
+    def _queue_small(self, upload: Upload) -> bool:
+        """Queue an output with a small rest; return False if it has to be sent by itself."""
+        try:
+            is_small = upload.largest_rest <= SMALL_BYTES
+        except UploadDeferred as error:
+            self._defer(upload, error)
+            return True
+        if is_small:
+            self._queue(upload)
+        return is_small
 
     def sweep(self) -> None:
         """Delete the output of attempts that ended long ago."""
@@ -207,10 +214,6 @@ class LogShipper:
         with self._lock:
             self._queued[upload.uid] = upload
 
-    def _next_queued(self) -> Upload | None:
-        with self._lock:
-            return self._queued.pop(next(iter(self._queued))) if self._queued else None
-
     def _take_queued(self) -> list[Upload]:
         with self._lock:
             taken = list(self._queued.values())
@@ -225,76 +228,88 @@ class LogShipper:
             raise refused
 
     def _send_queued(self) -> UploadDeferred | None:
-        """Upload the small rests of queued outputs, many in one request.
+        """Upload the small rests of the outputs that are queued now, many in one request.
 
-        Return the last refusal. Raise NoResponse; then nothing is queued any more.
+        Return the last refusal of a whole request. Raise NoResponse.
         """
-        refused: UploadDeferred | None = None
+        pending, refused = deque(self._take_queued()), None
         try:
-            while self._queued and not self._closed.is_set():
-                refused = self._send_batch() or refused
+            while pending and not self._closed.is_set():
+                refused = self._send_batch(pending) or refused
         except NoResponse:
             self._is_away = True
             self._release(self._take_queued())
             raise
+        finally:
+            self._release(pending)
         return refused
 
-    def _send_batch(self) -> UploadDeferred | None:
-        """Upload the small rests of some queued outputs; return the last refusal.
+    def _send_batch(self, pending: deque[Upload]) -> UploadDeferred | None:
+        """Upload the first of the pending outputs; return the refusal of the whole request.
 
         Raise NoResponse.
         """
-        batch = UploadBatch()
+        batch, alone = UploadBatch(), list[Upload]()
         try:
             with batch:
-                refused = self._fill(batch)
+                self._fill(batch, pending)
                 try:
                     results = self._client.post(batch.pieces) if batch.pieces else []
                 except BatchRefused:
-                    alone = list(batch.uploads)
+                    alone += batch.uploads
                 else:
-                    alone = []
-                    refused = batch.note(results) or refused
+                    outcome = batch.note(results)
+                    for upload, error in outcome.refused:
+                        self._defer(upload, error)
                     self._forget(upload for upload in batch.ends if not upload.largest_rest)
+                    if outcome.is_store_away and not outcome.has_stored:
+                        raise UploadDeferred("the store of the control plane does not answer")
+                    if outcome.has_stored and not outcome.is_store_away:
+                        pending.extend(outcome.untried.values())
             # One of them may be the reason, or the control plane is of an earlier version.
             for upload in alone:
-                refused = self._send_by_itself(upload) or refused
+                self._send_by_itself(upload)
         except NoResponse:
             raise
         except UploadDeferred as error:
-            refused = error
+            return error
         finally:
-            self._release(batch.ends)
+            left = {upload.uid for upload in pending}
+            self._release(upload for upload in batch.ends if upload.uid not in left)
         self._is_away = False
-        return refused
+        return None
 
-    def _fill(self, batch: UploadBatch) -> UploadDeferred | None:
-        """Move queued outputs to the batch; return an error if one cannot be read."""
-        unreadable = None
-        while batch.has_room and (upload := self._next_queued()) is not None:
+    def _fill(self, batch: UploadBatch, pending: deque[Upload]) -> None:
+        """Move pending outputs to the batch, as many as it has room for."""
+        while batch.has_room and pending:
+            upload = pending.popleft()
             try:
                 batch.add(upload)
             except UploadDeferred as error:
-                unreadable = error
-        return unreadable
+                self._defer(upload, error)
 
-    def _send_by_itself(self, upload: Upload) -> UploadDeferred | None:
-        """Upload a chunk of each stream; return the refusal. Raise NoResponse."""
+    def _send_by_itself(self, upload: Upload) -> None:
+        """Upload a chunk of each stream, unless another thread does so. Raise NoResponse."""
         try:
-            self._send_some(upload, sum(HTTP_SECONDS))
+            self._send_some(upload, sum(HTTP_SECONDS), may_wait=False)
         except NoResponse:
             self._is_away = True
             raise
         except UploadDeferred as error:
-            return error
-        return None
+            self._defer(upload, error)
 
-    def _send_some(self, upload: Upload, seconds: float) -> bool:
+    def _defer(self, upload: Upload, error: UploadDeferred) -> None:
+        upload.defer(self._round_seconds)
+        log.warning("output_delayed", cell=self._cell, attempt=upload.uid, error=str(error))
+
+    def _send_some(self, upload: Upload, seconds: float, *, may_wait: bool = True) -> bool:
         """Upload a chunk of each stream in `seconds`; return whether all output was uploaded.
 
         Raise UploadDeferred.
         """
-        if not upload.lock.acquire(timeout=seconds):
+        if not upload.lock.acquire(timeout=seconds if may_wait else 0.0):
+            if not may_wait:
+                return False
             raise UploadDeferred("another thread is sending it")
         try:
             is_complete = upload.complete  # read before the files, which are then complete

@@ -199,7 +199,7 @@ class LogBatches(SignedView):
         """Append to streams of several attempts (cells only, signed), each with its own result.
 
         The body is a line of JSON, a list of `[uid, stream, offset, length]`, and then the bytes of
-        these pieces. Each `status` is that of an upload of this piece alone.
+        these pieces. Each `status` is that of an upload of this piece alone; 429: not tried.
         """
         cell, body = check_cell_of_batch(request)
         try:

@@ -17,7 +17,7 @@ from controlplane.commands.tenancy.stored_bytes import (
     record_output,
     record_outputs,
 )
-from controlplane.contract.output_batch import OutputPiece, PieceResult
+from controlplane.contract.output_batch import NOT_TRIED, OutputPiece, PieceResult
 from controlplane.contract.wire import keys
 from controlplane.domain.errors import CellrunError, NotFound
 from controlplane.domain.jobs.stored_bytes import END_OF_STREAM, LimitedStorage
@@ -166,9 +166,9 @@ def append_output(*, uid: UUID, stream: str, offset: int, content: bytes) -> int
 def append_outputs(cell: str, pieces: Sequence[OutputPiece]) -> list[PieceResult]:
     """Append pieces of the output of attempts of `cell`; return the result of each.
 
-    As `append_output`, but the sizes of streams that begin here are recorded in one statement. The
-    status of pieces that are not tried is 503: those after one for which the store did not answer,
-    and those that remain when the time of a request is over.
+    As `append_output`, but the sizes of streams that begin here are recorded in one statement. Not
+    tried are the pieces after one for which the store did not answer, and those that remain when
+    the time of a request is over.
     """
     uids = {piece.uid: _read_uid(piece.uid) for piece in pieces}
     own = find_own_attempts(cell, {uid for uid in uids.values() if uid is not None})
@@ -195,7 +195,7 @@ def append_outputs(cell: str, pieces: Sequence[OutputPiece]) -> list[PieceResult
         if not piece.offset and key in changed:
             results[number] = changed[key]
     untried = len(pieces) - len(results)
-    return results + [PieceResult(HTTPStatus.SERVICE_UNAVAILABLE)] * untried
+    return results + [PieceResult(NOT_TRIED)] * untried
 
 
 def _read_uid(text: str) -> UUID | None:

@@ -149,7 +149,7 @@ def test_pieces_after_one_without_an_answer_of_the_store_are_not_tried(
 ) -> None:
     calls = refuse_appends(monkeypatch, attempts[1], StoreUnavailable("no answer"))
     answer = upload(cell, *(piece(it, b"x") for it in attempts))
-    assert results(answer) == [(200, 1), (503, None), (503, None)]
+    assert results(answer) == [(200, 1), (503, None), (429, None)]
     assert calls == [attempts[0].uid, attempts[1].uid]
     assert stored(submitter) == 1
 
@@ -168,10 +168,10 @@ def test_pieces_that_are_left_when_the_time_is_over_are_not_tried(
 ) -> None:
     monkeypatch.setattr(logs, "BATCH_SECONDS", 0.0)
     answer = upload(cell, *(piece(it, b"x") for it in attempts))
-    assert results(answer) == [(200, 1), (503, None), (503, None)]
+    assert results(answer) == [(200, 1), (429, None), (429, None)]
     assert results(upload(cell, *(piece(it, b"x") for it in attempts[1:]))) == [
         (200, 1),
-        (503, None),
+        (429, None),
     ]
     assert stored(submitter) == 2
 

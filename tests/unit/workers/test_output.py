@@ -4,17 +4,19 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import astuple
+from functools import partial
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from controlplane.contract.output_batch import unpack_pieces
+from controlplane.contract.output_batch import OutputPiece, unpack_pieces
 from controlplane.contract.wire import keys
 from tests.conformance.kit import until
 from tests.harness.web import Answer, Request, Web
-from workers.output.client import NoResponse, UploadDeferred
+from workers.output.client import NoResponse
+from workers.output.pieces import Upload
 from workers.output.shipper import CHUNK_BYTES, SHIPPED, LogShipper
 
 KEY = b"k" * keys.KEY_BYTES
@@ -31,6 +33,11 @@ class Store:
         self.fails = 0
         self.refuses = 0
         self.is_dead = False
+        self.pieces_each = 1000
+        self.free = Event()  # requests wait until it is set, except those of `free_methods`
+        self.free.set()
+        self.free_methods: set[str] = set()
+        self.waiting = 0
         self.takes_batches = True
         self.pieces: list[str] = []
         self.statuses: dict[str, int] = {}
@@ -39,6 +46,9 @@ class Store:
     def answer(self, request: Request) -> Answer:
         if self.is_dead:
             raise ConnectionAbortedError
+        if request.method not in self.free_methods:
+            self.waiting += 1
+            self.free.wait(30)
         headers = {name.lower(): value for name, value in request.headers.items()}
         digest = hashlib.sha256(request.body).hexdigest()
         text = f"cell-1\n{headers['x-cellrun-time']}\n{request.path}\n{digest}"
@@ -56,13 +66,20 @@ class Store:
             assert request.path == "/api/v1/logs:batch"
             if not self.takes_batches:
                 return Answer(404)
-            results = [self.append(*astuple(it)) for it in unpack_pieces(request.body)]
+            results, has_time = [], True
+            for number, piece in enumerate(unpack_pieces(request.body)):
+                has_time &= number < self.pieces_each
+                results.append(self.append(*astuple(piece)) if has_time else (429, None))
+                has_time &= results[-1][0] != 503
             document = [{"status": status, "size": size} for status, size in results]
             return Answer(200, json.dumps({"results": document}).encode())
         *_, uid, _, stream = parts.path.split("/")
         offset = int(parse_qs(parts.query)["offset"][0])
         status, size = self.append(uid, stream, offset, request.body)
         return Answer(status, json.dumps({"size": size}).encode())
+
+    def has(self, name: str, size: int) -> bool:
+        return len(self.logs.get(name, b"")) == size
 
     def append(self, uid: str, stream: str, offset: int, content: bytes) -> tuple[int, int | None]:
         name = f"{uid}/{stream}"
@@ -223,12 +240,46 @@ def test_piece_refused_for_now_delays_no_other_and_is_sent_again(cell: Cell, sto
     store.statuses["a"] = 507
     cell.shipper.watch("a", cell.write("a", b"one\n"))
     cell.shipper.watch("b", cell.write("b", b"two\n"))
-    with pytest.raises(UploadDeferred):
-        cell.shipper.send_round()
+    cell.shipper.send_round()
     assert store.logs == {"b/stdout": b"two\n"}
     del store.statuses["a"]
-    cell.shipper.send_round()
-    assert store.logs == {"a/stdout": b"one\n", "b/stdout": b"two\n"}
+    cell.shipper.start()
+    until(lambda: store.logs == {"a/stdout": b"one\n", "b/stdout": b"two\n"})
+
+
+def test_refused_output_makes_no_pause_for_others(cell: Cell, store: Store) -> None:
+    store.statuses["a"] = 507
+    cell.shipper.watch("a", cell.write("a", b"one\n"))
+    cell.shipper.watch("b", cell.write("b", b""))
+    cell.shipper.start()
+    until(lambda: store.pieces.count("a/stdout") == 4)
+    rounds = 0
+    while store.pieces.count("a/stdout") == 4:
+        rounds += 1
+        size = len(cell.write("b", b"x").joinpath("stdout").read_bytes())
+        until(partial(store.has, "b/stdout", size))
+    assert rounds > 3, "a pause of one output is a pause of all"
+
+
+def test_each_output_has_its_turn_if_the_time_of_requests_is_short(
+    cell: Cell, store: Store
+) -> None:
+    store.pieces_each = 2
+    uids = ["a", "b", "c", "d", "e"]
+    for _ in range(2):
+        for uid in uids:
+            cell.shipper.watch(uid, cell.write(uid, b"x"))
+        cell.shipper.send_round()
+        assert sorted(store.logs) == [f"{uid}/stdout" for uid in uids]
+
+
+def test_output_that_the_store_does_not_take_delays_no_other(cell: Cell, store: Store) -> None:
+    """503 ends a request: the pieces after it are not tried."""
+    store.statuses["a"] = 503
+    for uid in ("a", "b", "c"):
+        cell.shipper.watch(uid, cell.write(uid, b"x"))
+    cell.shipper.start()
+    until(lambda: sorted(store.logs) == ["b/stdout", "c/stdout"])
 
 
 LONG = 3600.0
@@ -304,8 +355,63 @@ def test_file_that_cannot_be_read_delays_no_other(cell: Cell, store: Store) -> N
     cell.shipper.watch("b", cell.write("b", b"two\n"))
     end(cell, "a", "b")
     assert store.logs == {"b/stdout": b"two\n"}
-    with pytest.raises(UploadDeferred):
-        cell.shipper.send_round()
+
+
+@pytest.mark.parametrize("store", ["batches"], indirect=True)
+def test_end_of_an_attempt_whose_output_is_being_read_is_not_forgotten(
+    cell: Cell, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread reads it, as one of a round, when the attempt ends."""
+    read, ends = Upload.read, list[Thread]()
+
+    def end_while(upload: Upload, stream: str, limit: int) -> OutputPiece | None:
+        if upload.uid == "b" and not ends:
+            ends.append(Thread(target=cell.shipper.finish, args=("a", LONG), daemon=True))
+            cell.write("a", b"two\n")
+            ends[0].start()
+            until(lambda: "a" in cell.shipper._queued)
+        return read(upload, stream, limit)
+
+    monkeypatch.setattr(Upload, "read", end_while)
+    cell.begin(round_seconds=0.5)
+    for uid in ("a", "b"):
+        cell.shipper.watch(uid, cell.write(uid, b"one\n"))
+    cell.shipper.start()
+    until(lambda: bool(ends))
+    ends[0].join(30)
+    assert not ends[0].is_alive()
+    assert store.logs["a/stdout"] == b"one\ntwo\n"
+
+
+def test_end_without_output_waits_for_no_request(cell: Cell, store: Store) -> None:
+    store.free.clear()
+    cell.begin(round_seconds=0.02).start()
+    cell.shipper.watch("a", cell.write("a", b"one\n"))
+    cell.shipper.watch("b", cell.write("b", b""))
+    until(lambda: store.waiting > 0)
+    end(cell, "b")
+    assert store.logs == {}
+    store.free.set()
+
+
+def test_large_output_in_a_thread_of_its_own_delays_no_other(cell: Cell, store: Store) -> None:
+    cell.begin(round_seconds=0.02)
+    cell.shipper.watch("a", cell.write("a", b"x" * 200_000))
+    cell.shipper.watch("b", cell.write("b", b""))
+    store.free.clear()
+    store.free_methods = {"POST"}
+    large = Thread(target=cell.shipper.finish, args=("a", LONG), daemon=True)
+    large.start()
+    until(lambda: store.waiting > 0)
+    if not store.takes_batches:
+        store.free.set()
+    cell.shipper.start()
+    cell.write("b", b"two\n")
+    end(cell, "b")
+    assert store.logs["b/stdout"] == b"two\n"
+    store.free.set()
+    large.join(30)
+    assert len(store.logs["a/stdout"]) == 200_000
 
 
 def test_refusal_of_a_batch_holds_for_that_batch(cell: Cell, store: Store, web: Web) -> None:
