@@ -39,6 +39,11 @@ class Upload:
         return [] if self.unwanted else [name for name in STREAMS if name not in self.ended]
 
     @property
+    def is_due(self) -> bool:
+        """Whether rounds may try it: its last piece was not refused a short time ago."""
+        return self.not_before <= time.monotonic()
+
+    @property
     def largest_rest(self) -> int:
         """Bytes of a stream that are not uploaded yet, of that which has most."""
         return max((self._rest(stream) for stream in self.open_streams), default=0)

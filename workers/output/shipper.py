@@ -152,14 +152,14 @@ class LogShipper:
 
     def send_round(self) -> None:
         """Upload one chunk of new output for every attempt. Raise UploadDeferred."""
-        now = time.monotonic()
         with self._lock:
-            uploads = [it for it in self._uploads.values() if it.not_before <= now]
+            uploads = [upload for upload in self._uploads.values() if upload.is_due]
         if not self._is_on:
             self._forget(upload for upload in uploads if upload.complete)
             return
-        # What got nothing stored for longest comes first: a slow store cannot serve all at once.
-        uploads.sort(key=attrgetter("stored_at"))
+        # A slow store cannot serve all at once: what waits longest comes first. What was refused
+        # comes last, since it may end the request of all.
+        uploads.sort(key=attrgetter("pause", "stored_at"))
         large = [upload for upload in uploads if not self._queue_small(upload)]
         refused = self._send_queued()
         for upload in large:

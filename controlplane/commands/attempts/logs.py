@@ -1,12 +1,12 @@
 """Append the output of attempts: only from the cell that runs them, in order, up to a limit."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from http import HTTPStatus
-from typing import Any
 from uuid import UUID
 
 import structlog
@@ -29,7 +29,7 @@ from controlplane.queries.views.attempts import (
     find_own_attempts,
     find_uploader,
 )
-from controlplane.storage.current import current_store
+from controlplane.storage.current import appends_at_once, current_store
 from controlplane.storage.interface import (
     STREAMS,
     StoreFull,
@@ -55,6 +55,7 @@ __all__ = (
 MAX_CLOCK_SKEW_SECONDS = 300
 # A cell waits 10 s for the answer to a request with many pieces, and the ends of attempts 5 s.
 BATCH_SECONDS = 4.0
+STORED = (HTTPStatus.OK, HTTPStatus.GONE)
 _NO_BODY = hashlib.sha256().hexdigest()
 
 
@@ -166,33 +167,34 @@ def append_output(*, uid: UUID, stream: str, offset: int, content: bytes) -> int
 def append_outputs(cell: str, pieces: Sequence[OutputPiece]) -> list[PieceResult]:
     """Append pieces of the output of attempts of `cell`; return the result of each.
 
-    As `append_output`, but the sizes of streams that begin here are recorded in one statement. Not
-    tried are the pieces after one for which the store did not answer, and those that remain when
-    the time of a request is over.
+    As `append_output`, but the sizes of all streams are recorded in one statement. Not tried are
+    the pieces after one for which the store did not answer, and those that remain when the time of
+    a request is over.
     """
     uids = {piece.uid: _read_uid(piece.uid) for piece in pieces}
     own = find_own_attempts(cell, {uid for uid in uids.values() if uid is not None})
     results: list[PieceResult] = []
-    begun: dict[tuple[UUID, str], int] = {}
+    sizes: dict[tuple[UUID, str], int] = {}
+    ended: set[tuple[UUID, str]] = set()
     ends_at = clock.monotonic() + BATCH_SECONDS
     try:
-        for piece in pieces:
-            uid = uids[piece.uid]
-            if uid is None or uid not in own or piece.stream not in STREAMS:
-                results.append(PieceResult(HTTPStatus.NOT_FOUND))
-                continue
-            append = append_output if piece.offset else _begin_stream
-            results.append(result := _result_of(partial(append, **_arguments(uid, piece))))
-            has_stored = result.status in (HTTPStatus.OK, HTTPStatus.GONE)
-            if has_stored and not piece.offset:
-                begun[uid, piece.stream] = result.size or 0
-            if result.status == HTTPStatus.SERVICE_UNAVAILABLE or clock.monotonic() >= ends_at:
+        for part in _split(pieces, appends_at_once()):
+            found = _append_part(part, {text: uid for text, uid in uids.items() if uid in own})
+            for piece, result in zip(part, found, strict=True):
+                uid = uids[piece.uid]
+                if uid is not None and result.status in STORED:
+                    sizes[uid, piece.stream] = result.size or 0
+                    if result.status == HTTPStatus.GONE:
+                        ended.add((uid, piece.stream))
+            results += found
+            is_away = any(it.status == HTTPStatus.SERVICE_UNAVAILABLE for it in found)
+            if is_away or clock.monotonic() >= ends_at:
                 break
     finally:
-        changed = _record_begun(begun)
+        changed = _record_sizes(sizes, ended)
     for number, piece in enumerate(pieces[: len(results)]):
         key = uids[piece.uid], piece.stream
-        if not piece.offset and key in changed:
+        if results[number].status in STORED and key in changed:
             results[number] = changed[key]
     untried = len(pieces) - len(results)
     return results + [PieceResult(NOT_TRIED)] * untried
@@ -205,17 +207,48 @@ def _read_uid(text: str) -> UUID | None:
         return None
 
 
-def _arguments(uid: UUID, piece: OutputPiece) -> dict[str, Any]:
-    return {
-        "uid": uid,
-        "stream": piece.stream,
-        "offset": piece.offset,
-        "content": piece.content,
-    }
+def _split(pieces: Sequence[OutputPiece], at_once: int) -> Iterator[list[OutputPiece]]:
+    """Return parts of at most `at_once` pieces, each of another stream."""
+    part: dict[tuple[str, str], OutputPiece] = {}
+    for piece in pieces:
+        key = piece.uid.lower(), piece.stream
+        if len(part) == at_once or key in part:
+            yield list(part.values())
+            part = {}
+        part[key] = piece
+    if part:
+        yield list(part.values())
 
 
-def _begin_stream(*, uid: UUID, stream: str, offset: int, content: bytes) -> int:
-    return current_store().append_log(uid, stream, offset=offset, content=content)
+def _append_part(part: Sequence[OutputPiece], own: Mapping[str, UUID | None]) -> list[PieceResult]:
+    """Append pieces of different streams at once; the threads use no database."""
+    appends = [_prepare(own.get(piece.uid), piece) for piece in part]
+    if len(appends) == 1:
+        return [_result_of(appends[0])]
+    return list(_threads().map(_result_of, appends))
+
+
+def _prepare(uid: UUID | None, piece: OutputPiece) -> Callable[[], int]:
+    """Return what appends a piece, or raises the error that it has."""
+    if uid is None or piece.stream not in STREAMS:
+        return partial(_raise, NotFound("there is no such stream of an attempt of this cell"))
+    try:
+        storage = _find_end(uid, piece.stream, piece.offset)
+    except OSError as error:
+        return partial(_raise, error)
+    if storage is not None:
+        return partial(_raise, StreamFull(piece.offset, storage.refuse(0)))
+    append = current_store().append_log
+    return partial(append, uid, piece.stream, offset=piece.offset, content=piece.content)
+
+
+def _raise(error: Exception) -> int:
+    raise error
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(appends_at_once(), "append-output")
 
 
 def _result_of(append: Callable[[], int]) -> PieceResult:
@@ -237,16 +270,16 @@ def _result_of(append: Callable[[], int]) -> PieceResult:
         return PieceResult(HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-def _record_begun(
-    sizes: Mapping[tuple[UUID, str], int],
+def _record_sizes(
+    sizes: Mapping[tuple[UUID, str], int], ended: Collection[tuple[UUID, str]]
 ) -> dict[tuple[UUID, str], PieceResult]:
-    """Record the sizes of streams that have begun; return the results that change by that."""
+    """Record the sizes of streams that have grown; return the results that change by that."""
     if not sizes:
         return {}
     results = {}
     for uid, storage in record_outputs(sizes).items():
         for stream in STREAMS:
-            if (uid, stream) in sizes:
+            if (uid, stream) in sizes and (uid, stream) not in ended:
                 end = partial(_end_stream, uid, stream, sizes[uid, stream], storage)
                 results[uid, stream] = result = _result_of(end)
                 record_output(uid, stream, result.size or 0)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import astuple
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from controlplane.contract.output_batch import OutputPiece, unpack_pieces
 from controlplane.contract.wire import keys
 from tests.conformance.kit import until
 from tests.harness.web import Answer, Request, Web
-from workers.output.client import NoResponse
+from workers.output.client import NoResponse, UploadDeferred
 from workers.output.pieces import Upload
 from workers.output.shipper import CHUNK_BYTES, SHIPPED, LogShipper
 
@@ -278,8 +279,11 @@ def test_output_that_the_store_does_not_take_delays_no_other(cell: Cell, store: 
     store.statuses["a"] = 503
     for uid in ("a", "b", "c"):
         cell.shipper.watch(uid, cell.write(uid, b"x"))
-    cell.shipper.start()
-    until(lambda: sorted(store.logs) == ["b/stdout", "c/stdout"])
+    with suppress(UploadDeferred):
+        cell.shipper.send_round()
+    until(lambda: cell.shipper._uploads["a"].is_due)
+    cell.shipper.send_round()
+    assert sorted(store.logs) == ["b/stdout", "c/stdout"]
 
 
 LONG = 3600.0
