@@ -172,16 +172,17 @@ def append_outputs(cell: str, pieces: Sequence[OutputPiece]) -> list[PieceResult
     a request is over.
     """
     uids = {piece.uid: _read_uid(piece.uid) for piece in pieces}
-    own = find_own_attempts(cell, {uid for uid in uids.values() if uid is not None})
+    own_uids = find_own_attempts(cell, {uid for uid in uids.values() if uid is not None})
+    own = {text: uid for text, uid in uids.items() if uid in own_uids}
     results: list[PieceResult] = []
     sizes: dict[tuple[UUID, str], int] = {}
     ended: set[tuple[UUID, str]] = set()
     ends_at = clock.monotonic() + BATCH_SECONDS
     try:
-        for part in _split(pieces, appends_at_once()):
-            found = _append_part(part, {text: uid for text, uid in uids.items() if uid in own})
+        for part in _split(pieces, own, appends_at_once()):
+            found = _append_part(part, own)
             for piece, result in zip(part, found, strict=True):
-                uid = uids[piece.uid]
+                uid = own.get(piece.uid)
                 if uid is not None and result.status in STORED:
                     sizes[uid, piece.stream] = result.size or 0
                     if result.status == HTTPStatus.GONE:
@@ -207,11 +208,13 @@ def _read_uid(text: str) -> UUID | None:
         return None
 
 
-def _split(pieces: Sequence[OutputPiece], at_once: int) -> Iterator[list[OutputPiece]]:
+def _split(
+    pieces: Sequence[OutputPiece], own: Mapping[str, UUID | None], at_once: int
+) -> Iterator[list[OutputPiece]]:
     """Return parts of at most `at_once` pieces, each of another stream."""
-    part: dict[tuple[str, str], OutputPiece] = {}
+    part: dict[tuple[UUID | str, str], OutputPiece] = {}
     for piece in pieces:
-        key = piece.uid.lower(), piece.stream
+        key = own.get(piece.uid) or piece.uid, piece.stream
         if len(part) == at_once or key in part:
             yield list(part.values())
             part = {}
