@@ -436,21 +436,6 @@ class UploadSize(ResponseModel):
     size: int
 
 
-class UploadResult(ResponseModel):
-    """The result of a piece of output."""
-
-    status: int = Field(
-        description="The status that an upload of this piece alone would have; 429: not tried."
-    )
-    size: int | None = Field(description="Number of bytes of the stream; null: not known.")
-
-
-class UploadResults(ResponseModel):
-    """The results of pieces of output, in the order of the pieces."""
-
-    results: list[UploadResult]
-
-
 class UploadState(ResponseModel):
     """How the upload of a file continues; without `url` it is sent in pieces."""
 

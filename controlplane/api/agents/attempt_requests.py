@@ -13,11 +13,7 @@ from controlplane.api.base import SignedView
 from controlplane.api.openapi import Operation
 from controlplane.api.requests import read_bytes
 from controlplane.commands.attempts.launch_context import seal_gang, seal_launch_context
-from controlplane.commands.attempts.logs import (
-    BadUpload,
-    check_batch_signature,
-    check_signature,
-)
+from controlplane.commands.attempts.logs import BadUpload, check_signature
 from controlplane.domain.errors import NotFound
 
 _MAC = "X-Cellrun-Mac"
@@ -46,28 +42,6 @@ def check_cell(request: Request, uid: UUID) -> tuple[str, bytes]:
     if not signature.owns_attempt:
         raise NotFound(f"cell {cell} has no attempt {uid}")
     return cell, signature.key
-
-
-def check_cell_of_batch(request: Request) -> tuple[str, bytes]:
-    """Return the cell that signed a request about several attempts, and the body.
-
-    Raise BadUpload.
-    """
-    cell, body = request.headers.get("X-Cellrun-Cell", ""), read_bytes(request)
-    try:
-        check_batch_signature(
-            cell=cell,
-            time=request.headers.get("X-Cellrun-Time", ""),
-            mac=request.headers.get(_MAC, ""),
-            path=request.get_full_path(),
-            digest=hashlib.sha256(body).hexdigest(),
-            now=clock.now(),
-        )
-    except BadUpload:
-        charges.admit_unsigned(request, len(body))
-        raise
-    charges.settle(request)
-    return cell, body
 
 
 class CellRequests(SignedView):

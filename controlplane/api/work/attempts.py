@@ -1,7 +1,6 @@
 """Endpoints of attempts: show, read output and artifacts, release, upload (cells)."""
 
 import re
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -14,7 +13,7 @@ from rest_framework.response import Response
 
 from controlplane import clock
 from controlplane.api import schemas
-from controlplane.api.agents.attempt_requests import check_cell, check_cell_of_batch
+from controlplane.api.agents.attempt_requests import check_cell
 from controlplane.api.base import ApiView, MayOperate, SignedView
 from controlplane.api.openapi import Operation, parameter
 from controlplane.api.problems import BadQuery
@@ -23,14 +22,11 @@ from controlplane.api.stored_files import stored_file
 from controlplane.api.walls import check_artifacts, check_attempt
 from controlplane.api.work.history import MERGED, answer_history
 from controlplane.commands.attempts.artifacts import announce_artifact, put_artifact
-from controlplane.commands.attempts.logs import append_output, append_outputs
+from controlplane.commands.attempts.logs import append_output
 from controlplane.commands.attempts.release import release_attempt
-from controlplane.contract.codec import MalformedMessage
-from controlplane.contract.output_batch import unpack_pieces
 from controlplane.queries.attempts import artifacts
 from controlplane.queries.tenancy.foreign_jobs import hide_foreign_jobs
 from controlplane.queries.views import attempts, history
-from controlplane.spec.faults import UnreadableDocument
 
 MAX_TAIL = 100_000
 LOG_PARAMETERS = ("stream", "after", "tail", "follow")
@@ -189,24 +185,6 @@ class LogUploads(SignedView):
         return self.answer(
             {"size": append_output(uid=uid, stream=stream, offset=offset, content=content)}
         )
-
-
-class LogBatches(SignedView):
-    """Uploads of output of several attempts by cells."""
-
-    @Operation(answer=schemas.UploadResults, body=bytes, problems=(401, 413))
-    def append_log_batch(self, request: Request) -> Response:
-        """Append to streams of several attempts (cells only, signed), each with its own result.
-
-        The body is a line of JSON, a list of `[uid, stream, offset, length]`, and then the bytes of
-        these pieces. Each `status` is that of an upload of this piece alone; 429: not tried.
-        """
-        cell, body = check_cell_of_batch(request)
-        try:
-            pieces = unpack_pieces(body)
-        except MalformedMessage as error:
-            raise UnreadableDocument(str(error)) from None
-        return self.answer({"results": [asdict(result) for result in append_outputs(cell, pieces)]})
 
 
 def read_log_query(parameters: Parameters) -> tuple[str, int, int | None]:

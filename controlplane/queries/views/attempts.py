@@ -1,6 +1,6 @@
 """Load attempts for the API and the admin, and facts to check an upload of a cell."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -112,18 +112,6 @@ def find_keys_for_group(cell: str, group_id: int) -> tuple[bytes, ...]:
         [cell, group_id],
     )
     return () if row is None else derive_keys(cell, *row)
-
-
-def find_own_attempts(cell: str, uids: Collection[UUID]) -> set[UUID]:
-    """Return the attempts of a cell among `uids`."""
-    found = rows(
-        """
-        SELECT a.uid FROM controlplane_attempt a JOIN controlplane_cell c ON c.id = a.cell_id
-        WHERE c.name = %s AND a.uid = ANY(%s)
-        """,
-        [cell, list(uids)],
-    )
-    return {uid for (uid,) in found}
 
 
 def find_uploader(cell: str, uid: UUID) -> Uploader | None:

@@ -74,7 +74,6 @@ RESOURCES = (
     "events",
     "exec",
     "jobs",
-    "logs",
     "notification-addresses",
     "notification-rules",
     "pools",

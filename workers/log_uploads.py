@@ -1,0 +1,281 @@
+"""Upload the output of attempts to the control plane exactly once, across restarts of both sides.
+
+Every PUT has an offset, and the server answers with the size of its copy, which is the next offset.
+So the cell stores no progress, except an empty file `shipped` in the folder of an attempt whose
+output has arrived completely.
+"""
+
+import hashlib
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import requests
+import structlog
+
+from controlplane.contract.wire import keys
+from workers import clock
+
+log = structlog.get_logger(__name__)
+
+STREAMS = ("stdout", "stderr")
+ROUND_SECONDS = 0.5  # between uploads of new output: a follower gets a line within a second
+MAX_PAUSE_SECONDS = 30.0  # between rounds while the control plane does not answer
+CHUNK_BYTES = 1024 * 1024
+HTTP_SECONDS = (3.05, 10.0)
+KEPT_SECONDS = 24 * 3600.0  # how long folders of ended attempts stay on the machine
+SWEEP_SECONDS = 600.0
+SHIPPED = "shipped"
+
+
+class UploadDeferred(Exception):
+    """The control plane did not accept a chunk, which is sent again later."""
+
+
+class NoResponse(UploadDeferred):
+    """The control plane did not answer: other chunks wait as well."""
+
+
+class StreamEnded(Exception):
+    """The control plane stores no more of this stream."""
+
+
+class AttemptUnknown(Exception):
+    """The control plane does not know the attempt (any more)."""
+
+
+@dataclass(slots=True)
+class Upload:
+    """The upload of one attempt's output."""
+
+    uid: str
+    folder: Path
+    sent: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
+    ended: set[str] = field(default_factory=set)  # streams of which no more is stored
+    unwanted: bool = False  # the control plane does not know the attempt (any more)
+    complete: bool = False  # no more output will be written
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class LogShipper:
+    """Uploads new output from one thread; `finish` uploads from the caller's thread."""
+
+    def __init__(
+        self,
+        *,
+        control_url: str,
+        cell: str,
+        key: bytes,
+        folder: Path,
+        now: Callable[[], float] = clock.wall_seconds,
+        round_seconds: float = ROUND_SECONDS,
+    ) -> None:
+        """Create an uploader; `folder` has one folder per attempt.
+
+        With an empty `control_url` nothing is uploaded.
+        """
+        self._url = control_url
+        self._cell = cell
+        self._key = keys.mac_key(key, keys.UPLOAD)
+        self._folder = folder
+        self._now = now
+        self._round_seconds = round_seconds
+        self._lock = threading.Lock()
+        self._uploads: dict[str, Upload] = {}
+        self._closed = threading.Event()
+        self._session = requests.Session()
+        self._session.trust_env = (
+            False  # no proxy and no netrc between a cell and its control plane
+        )
+        self._session.mount(
+            control_url or "http://", requests.adapters.HTTPAdapter(pool_maxsize=16)
+        )
+        self._thread = threading.Thread(target=self._serve, name="log-shipper", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread, which also uploads unsent output of an earlier process of this cell."""
+        for folder in self._folders():
+            if not (folder / SHIPPED).exists():
+                with self._lock:
+                    upload = Upload(folder.name, folder, complete=True)
+                    self._uploads.setdefault(folder.name, upload)
+        self._thread.start()
+
+    def watch(self, uid: str, folder: Path) -> None:
+        """Upload the output in `folder` continuously."""
+        with self._lock:
+            self._uploads[uid] = Upload(uid, folder)
+            # An adopted attempt may write more after an earlier process uploaded all.
+            (folder / SHIPPED).unlink(missing_ok=True)
+
+    def finish(self, uid: str, seconds: float) -> None:
+        """Upload the rest of a complete output: here for `seconds` at most, then in the thread."""
+        with self._lock:
+            upload = self._uploads.get(uid)
+        if upload is None:
+            return
+        upload.complete = True
+        end = time.monotonic() + seconds
+        try:
+            while self._url and (rest := end - time.monotonic()) > 0:
+                if self._send_some(upload, rest):
+                    break
+        except UploadDeferred as error:
+            log.info("last_output_delayed", cell=self._cell, attempt=uid, error=str(error))
+
+    def close(self) -> None:
+        """Stop uploading; the next process of this cell uploads the rest."""
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join(HTTP_SECONDS[0])
+        self._session.close()
+
+    def _serve(self) -> None:
+        pause = self._round_seconds
+        swept_at = time.monotonic()
+        while not self._closed.wait(pause):
+            try:
+                if time.monotonic() - swept_at > SWEEP_SECONDS:
+                    swept_at = time.monotonic()
+                    self.sweep()
+                self.send_round()
+                pause = self._round_seconds
+            except UploadDeferred as error:
+                pause = min(pause * 2, MAX_PAUSE_SECONDS)
+                log.warning("output_delayed", cell=self._cell, error=str(error))
+            except Exception:
+                log.exception("output_round_failed", cell=self._cell)
+
+    def send_round(self) -> None:
+        """Upload one chunk of new output for every attempt. Raise UploadDeferred."""
+        with self._lock:
+            uploads = list(self._uploads.values())
+        refused: UploadDeferred | None = None
+        for upload in uploads:
+            if self._closed.is_set():
+                return
+            try:
+                if self._url:
+                    self._send_some(upload, sum(HTTP_SECONDS))
+                elif upload.complete:
+                    self._forget(upload)
+            except NoResponse:
+                raise
+            except UploadDeferred as error:
+                refused = error  # other attempts may succeed
+        if refused is not None:
+            raise refused
+
+    def sweep(self) -> None:
+        """Delete the output of attempts that ended long ago."""
+        oldest = self._now() - KEPT_SECONDS
+        with self._lock:
+            watched = {uid for uid, upload in self._uploads.items() if not upload.complete}
+        for folder in self._folders():
+            if folder.name not in watched and folder.stat().st_mtime < oldest:
+                shutil.rmtree(folder, ignore_errors=True)
+                with self._lock:
+                    self._uploads.pop(folder.name, None)
+
+    def _folders(self) -> list[Path]:
+        return [path for path in self._folder.glob("*") if path.is_dir()]
+
+    def _send_some(self, upload: Upload, seconds: float) -> bool:
+        """Upload a chunk of each stream in `seconds`; return whether all output was uploaded.
+
+        Raise UploadDeferred.
+        """
+        if not upload.lock.acquire(timeout=seconds):
+            raise UploadDeferred("another thread is sending it")
+        try:
+            complete = upload.complete  # read before the files, which are then complete
+            has_more = False
+            for stream in STREAMS:
+                if not upload.unwanted and stream not in upload.ended:
+                    has_more |= self._send_chunk(upload, stream, seconds)
+            if complete and not has_more:
+                self._forget(upload)
+            return not has_more
+        finally:
+            upload.lock.release()
+
+    def _send_chunk(self, upload: Upload, stream: str, seconds: float) -> bool:
+        """Upload the next chunk of `stream`; return whether there is more. Raise UploadDeferred."""
+        offset = upload.sent[stream]
+        try:
+            with open(upload.folder / stream, "rb") as file:
+                file.seek(offset)
+                chunk = file.read(CHUNK_BYTES + 1)
+        except FileNotFoundError:
+            return False
+        if not chunk:
+            return False
+        try:
+            size = self._put(upload, stream, chunk[:CHUNK_BYTES], seconds)
+        except StreamEnded:
+            upload.ended.add(stream)  # the other stream has a limit of its own
+            return False
+        except AttemptUnknown:
+            upload.unwanted = True
+            return False
+        upload.sent[stream] = size
+        return size != offset + len(chunk)
+
+    def _put(self, upload: Upload, stream: str, chunk: bytes, seconds: float) -> int:
+        """Upload a chunk; return the server's size.
+
+        Raise UploadDeferred, StreamEnded, AttemptUnknown.
+        """
+        offset = upload.sent[stream]
+        url = f"{self._url}/api/v1/attempts/{upload.uid}/logs/{stream}?offset={offset}"
+        try:
+            answer = self._session.put(
+                url,
+                data=chunk,
+                headers=upload_headers(self._key, self._cell, url, chunk, int(self._now())),
+                timeout=(min(HTTP_SECONDS[0], seconds), min(HTTP_SECONDS[1], seconds)),
+                allow_redirects=False,
+            )
+        except requests.RequestException as error:
+            raise NoResponse(str(error)) from error
+        if answer.status_code == 410:
+            raise StreamEnded
+        if answer.status_code == 404:
+            raise AttemptUnknown
+        if answer.status_code not in (200, 409):
+            raise UploadDeferred(f"HTTP status {answer.status_code} for attempt {upload.uid}")
+        try:
+            size = answer.json()["size"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UploadDeferred(f"an answer without a size: {error}") from error
+        if not isinstance(size, int) or size < 0:
+            raise UploadDeferred(f"the answer's size is {size!r}")
+        return size
+
+    def _forget(self, upload: Upload) -> None:
+        with self._lock:
+            if self._uploads.get(upload.uid) is not upload:
+                return
+            del self._uploads[upload.uid]
+            try:
+                if upload.folder.exists():  # without output there may be none
+                    (upload.folder / SHIPPED).touch()
+            except OSError:
+                log.info("output_folder_missing", cell=self._cell, attempt=upload.uid)
+
+
+def upload_headers(key: bytes, cell: str, url: str, body: bytes, at: int) -> dict[str, str]:
+    """Return headers that authenticate a request of `cell` with `body` to `url`."""
+    parts = urlsplit(url)
+    path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+    digest = hashlib.sha256(body).hexdigest()
+    return {
+        "Content-Type": "application/octet-stream",
+        "X-Cellrun-Cell": cell,
+        "X-Cellrun-Time": str(at),
+        "X-Cellrun-Mac": keys.sign(key, f"{cell}\n{at}\n{path}\n{digest}"),
+    }

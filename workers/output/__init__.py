@@ -1,1 +1,0 @@
-"""The output of attempts on its way to the control plane."""
