@@ -180,7 +180,8 @@ def _claim(receivers: Receivers, now: datetime) -> list[ClaimedCallback]:
         "per_owner": max(1, at_once // 2),
         "at_once": at_once,
     }
-    return [ClaimedCallback(*row) for row in rows(_CLAIM, parameters)]
+    # RETURNING has the order of the plan.
+    return [ClaimedCallback(*row) for row in sorted(rows(_CLAIM, parameters))]
 
 
 def _with_bodies(found: Sequence[ClaimedCallback]) -> list[ClaimedCallback]:

@@ -165,7 +165,7 @@ INSERT INTO controlplane_callback
 SELECT j.id, {task}, j.owner_id, j.callback_url, left(j.callback_host, 260), 'waiting', 0, false,
        %s, %s::timestamptz + interval '1 day', %s, ''
 FROM {source} AND j.callback_url <> '' AND j.deleted_at IS NULL
-ON CONFLICT (job_id, task_id) DO NOTHING
+ORDER BY j.id, {task} ON CONFLICT (job_id, task_id) DO NOTHING
 """
 ADD_TASK_CALLBACKS = _ADD_CALLBACKS.format(
     task="t.id",
