@@ -65,6 +65,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "if job.ending_as is None and follows in TERMINAL and not all_ended:",
         "if job.ending_as is None and follows in TERMINAL and all_ended:",
         "tasks go on after their job is decided",
+        scenario="tests/scenarios/test_s0_10_job_states.py"
+        "::test_first_decisive_task_determines_the_job_state",
     ),
     Mutation(
         "groups-do-not-wait",

@@ -24,7 +24,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "WHERE concurrency_id = ANY(%s) AND finished_at IS NULL GROUP BY concurrency_id",
         "a key is free while containers are being stopped",
         needs=_NEEDS,
-        within=20,
+        within=40,
     ),
     Mutation(
         "starts-of-a-pass-are-not-counted",

@@ -67,6 +67,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         "",
         "a job whose process died before it was recorded stays without a line after a pause",
         needs=_NEEDS,
-        within=8,
+        within=40,
     ),
 )
