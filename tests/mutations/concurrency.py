@@ -23,8 +23,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "WHERE concurrency_id = ANY(%s) AND released_at IS NULL GROUP BY concurrency_id",
         "WHERE concurrency_id = ANY(%s) AND finished_at IS NULL GROUP BY concurrency_id",
         "a key is free while containers are being stopped",
-        needs=_NEEDS,
-        within=40,
+        scenario=f"{_LOOP}::test_key_is_held_until_the_container_is_gone",
     ),
     Mutation(
         "starts-of-a-pass-are-not-counted",

@@ -66,7 +66,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "        record_submitted(schedule, now=now)\n",
         "",
         "a job whose process died before it was recorded stays without a line after a pause",
-        needs=_NEEDS,
-        within=40,
+        scenario="tests/integration/loop/test_schedules.py"
+        "::test_job_of_a_dead_process_is_recorded_when_the_schedule_is_paused_or_changed",
     ),
 )
