@@ -12,7 +12,7 @@ from controlplane.contract.artifacts import STORED_BYTES
 from controlplane.contract.messages.launch_context import LaunchContext
 from controlplane.contract.wire import keys
 from workers import clock
-from workers.log_uploads import upload_headers
+from workers.signatures import signed_headers
 
 CONNECT_SECONDS = 3.05
 HTTP_SECONDS = 10.0
@@ -99,11 +99,11 @@ class Web:
 
     def sign_link(self, url: str) -> dict[str, str]:
         """Return the headers with which the cell uses a link of the control plane."""
-        return upload_headers(self._mac_key, self._cell, url, b"", int(self._now()))
+        return signed_headers(self._mac_key, self._cell, url, b"", int(self._now()))
 
     def _headers(self, path: str, body: bytes) -> dict[str, str]:
         url, at = self._url + path, int(self._now())
-        return upload_headers(self._mac_key, self._cell, url, body, at)
+        return signed_headers(self._mac_key, self._cell, url, body, at)
 
     def _send(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str], seconds: float

@@ -436,6 +436,12 @@ class UploadSize(ResponseModel):
     size: int
 
 
+class StoredOutputs(ResponseModel):
+    """The attempts of which all pieces of output are stored."""
+
+    stored: list[UUID]
+
+
 class UploadState(ResponseModel):
     """How the upload of a file continues; without `url` it is sent in pieces."""
 

@@ -156,6 +156,7 @@ urlpatterns = [
         "attempts/<uuid:uid>/logs/<slug:stream>",
         attempts.LogUploads.as_view({"put": "append_logs"}),
     ),
+    path("logs:batch", attempts.LogBatches.as_view({"post": "append_log_batch"})),
     path("attempts/<uuid:uid>/briefing", _CELLS({"post": "get_launch_context"})),
     path("attempts/<uuid:uid>/gang", _CELLS({"post": "get_gang"})),
     path(

@@ -17,7 +17,7 @@ from tests.conformance.test_files import ROOT
 from tests.harness.web import Answer, Request, Web
 from workers.attempt.events import EndedEvent, Launch
 from workers.attempt.outcome import ENGINE, EXIT, OUTPUTS, STOPPED
-from workers.log_uploads import LogShipper
+from workers.output.shipper import LogShipper
 
 TRIES = 7
 MODEL = Output("/out/model", "model")

@@ -54,7 +54,14 @@ ONE_OFF = {
     "domain": "d",
     "definition": {"image": "busybox", "command": ["true"], "resources": {"cpu": 0.1}},
 }
-FROM_CELLS = {"announce_artifact", "put_artifact", "get_launch_context", "get_gang", "append_logs"}
+FROM_CELLS = {
+    "announce_artifact",
+    "put_artifact",
+    "get_launch_context",
+    "get_gang",
+    "append_logs",
+    "append_log_batch",
+}
 """Operations of cells about their own attempts. The use of a secret has a test of its own."""
 
 WRITES_NOTHING = {"dry_run_job", "preview_bulk_operation"}

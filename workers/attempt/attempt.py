@@ -29,7 +29,7 @@ from workers.attempt.outcome import AttemptFailed
 from workers.attempt.pulls import Pulls
 from workers.attempt.runtime import ContainerView, Engine, PlacedFile
 from workers.control_api import Web
-from workers.log_uploads import LogShipper
+from workers.output.shipper import LogShipper
 from workers.remote_files import Storage
 from workers.secret_folder import SecretFolder
 

@@ -22,7 +22,7 @@ from workers.drivers.pipeline import PipelineDriver
 from workers.drivers.process.engine import ProcessEngine
 from workers.drivers.runner.dispatch import RoutedDriver
 from workers.drivers.runner.driver import InstalledRunners, RunnerDriver, Runners
-from workers.log_uploads import LogShipper
+from workers.output.shipper import LogShipper
 from workers.remote_files import Storage
 from workers.runners.discovery import load_runners
 from workers.secret_folder import SecretFolder, default_folder

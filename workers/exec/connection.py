@@ -17,7 +17,7 @@ from controlplane.contract.exec_socket import (
 )
 from controlplane.contract.wire import keys
 from workers import clock
-from workers.log_uploads import upload_headers
+from workers.signatures import signed_headers
 
 
 class CellConnector:
@@ -51,7 +51,7 @@ class CellConnector:
             return connect(
                 url,
                 ssl=context,
-                additional_headers=upload_headers(
+                additional_headers=signed_headers(
                     self._key, self._cell, url, b"", int(self._now())
                 ),
                 compression=None,

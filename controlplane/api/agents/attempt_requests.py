@@ -2,6 +2,8 @@
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 from uuid import UUID
 
 from django.http import HttpResponse
@@ -13,10 +15,11 @@ from controlplane.api.base import SignedView
 from controlplane.api.openapi import Operation
 from controlplane.api.requests import read_bytes
 from controlplane.commands.attempts.launch_context import seal_gang, seal_launch_context
-from controlplane.commands.attempts.logs import BadUpload, check_signature
+from controlplane.commands.attempts.logs import BadUpload, check_batch_signature, check_signature
 from controlplane.domain.errors import NotFound
 
 _MAC = "X-Cellrun-Mac"
+S = TypeVar("S")
 
 
 def check_cell(request: Request, uid: UUID) -> tuple[str, bytes]:
@@ -24,24 +27,41 @@ def check_cell(request: Request, uid: UUID) -> tuple[str, bytes]:
 
     Raise BadUpload, NotFound.
     """
+    cell, _, signature = _check_signed(request, partial(check_signature, uid=uid))
+    if not signature.owns_attempt:
+        raise NotFound(f"cell {cell} has no attempt {uid}")
+    return cell, signature.key
+
+
+def check_cell_of_batch(request: Request) -> tuple[str, bytes]:
+    """Return the cell that signed a request about several attempts, and the body.
+
+    Raise BadUpload.
+    """
+    cell, body, _ = _check_signed(request, check_batch_signature)
+    return cell, body
+
+
+def _check_signed(request: Request, check: Callable[..., S]) -> tuple[str, bytes, S]:
+    """Return the cell that signed a request, the body, and what `check` returns.
+
+    Raise BadUpload.
+    """
     cell, body = request.headers.get("X-Cellrun-Cell", ""), read_bytes(request)
     try:
-        signature = check_signature(
+        found = check(
             cell=cell,
             time=request.headers.get("X-Cellrun-Time", ""),
             mac=request.headers.get(_MAC, ""),
             path=request.get_full_path(),
             digest=hashlib.sha256(body).hexdigest(),
-            uid=uid,
             now=clock.now(),
         )
     except BadUpload:
         charges.admit_unsigned(request, len(body))
         raise
     charges.settle(request)
-    if not signature.owns_attempt:
-        raise NotFound(f"cell {cell} has no attempt {uid}")
-    return cell, signature.key
+    return cell, body, found
 
 
 class CellRequests(SignedView):

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 
 from controlplane import clock
 from controlplane.api import schemas
-from controlplane.api.agents.attempt_requests import check_cell
+from controlplane.api.agents.attempt_requests import check_cell, check_cell_of_batch
 from controlplane.api.base import ApiView, MayOperate, SignedView
 from controlplane.api.openapi import Operation, parameter
 from controlplane.api.problems import BadQuery
@@ -22,11 +22,14 @@ from controlplane.api.stored_files import stored_file
 from controlplane.api.walls import check_artifacts, check_attempt
 from controlplane.api.work.history import MERGED, answer_history
 from controlplane.commands.attempts.artifacts import announce_artifact, put_artifact
-from controlplane.commands.attempts.logs import append_output
+from controlplane.commands.attempts.logs import append_last_outputs, append_output
 from controlplane.commands.attempts.release import release_attempt
+from controlplane.contract.codec import MalformedMessage
+from controlplane.contract.output_batch import unpack_pieces
 from controlplane.queries.attempts import artifacts
 from controlplane.queries.tenancy.foreign_jobs import hide_foreign_jobs
 from controlplane.queries.views import attempts, history
+from controlplane.spec.faults import UnreadableDocument
 
 MAX_TAIL = 100_000
 LOG_PARAMETERS = ("stream", "after", "tail", "follow")
@@ -185,6 +188,24 @@ class LogUploads(SignedView):
         return self.answer(
             {"size": append_output(uid=uid, stream=stream, offset=offset, content=content)}
         )
+
+
+class LogBatches(SignedView):
+    """Uploads of the last output of several attempts by cells."""
+
+    @Operation(answer=schemas.StoredOutputs, body=bytes, problems=(401, 413))
+    def append_log_batch(self, request: Request) -> Response:
+        """Append to streams of several attempts (cells only, signed).
+
+        The body is a line of JSON, a list of `[uid, stream, offset, length]`, and then the bytes of
+        these pieces. Upload the pieces of an attempt that the response does not name one by one.
+        """
+        cell, body = check_cell_of_batch(request)
+        try:
+            pieces = unpack_pieces(body)
+        except MalformedMessage as error:
+            raise UnreadableDocument(str(error)) from None
+        return self.answer({"stored": append_last_outputs(cell, pieces)})
 
 
 def read_log_query(parameters: Parameters) -> tuple[str, int, int | None]:

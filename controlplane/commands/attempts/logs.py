@@ -1,32 +1,58 @@
 """Append the output of attempts: only from the cell that runs them, in order, up to a limit."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import compress
 from uuid import UUID
 
-from controlplane.commands.tenancy.stored_bytes import forget_attempts, record_output
+import structlog
+
+from controlplane import clock
+from controlplane.commands.tenancy.stored_bytes import (
+    forget_attempts,
+    record_output,
+    record_outputs,
+)
+from controlplane.contract.output_batch import OutputPiece
 from controlplane.contract.wire import keys
 from controlplane.domain.errors import CellrunError, NotFound
 from controlplane.domain.jobs.stored_bytes import END_OF_STREAM, LimitedStorage
-from controlplane.queries.attempts.artifacts import is_purged
-from controlplane.queries.tenancy.stored_bytes import find_storage_of_attempt
+from controlplane.queries.attempts.artifacts import find_purged, is_purged
+from controlplane.queries.cells.keys import find_keys
+from controlplane.queries.tenancy.stored_bytes import (
+    find_attempts_with_storage,
+    find_storage_of_attempt,
+)
 from controlplane.queries.views.attempts import find_keys_for_group, find_uploader
-from controlplane.storage.current import current_store
-from controlplane.storage.interface import STREAMS, StreamFull, WrongOffset
+from controlplane.storage.current import appends_at_once, current_store
+from controlplane.storage.interface import (
+    STREAMS,
+    StoreFull,
+    StoreUnavailable,
+    StreamFull,
+    WrongOffset,
+)
+
+log = structlog.get_logger(__name__)
 
 __all__ = (
     "BadUpload",
     "StreamFull",
     "WrongOffset",
+    "append_last_outputs",
     "append_output",
+    "check_batch_signature",
     "check_link_use",
     "check_signature",
 )
 
 # Allows for clock skew, and limits the time in which a recorded upload can be replayed.
 MAX_CLOCK_SKEW_SECONDS = 300
+# Shorter than a cell waits for a response.
+BATCH_SECONDS = 2.0
 _NO_BODY = hashlib.sha256().hexdigest()
 
 
@@ -57,6 +83,20 @@ def check_signature(
     if uploader is None or key is None:
         raise BadUpload("X-Cellrun-Mac is not of this upload by an enrolled cell")
     return Signature(key, uploader.owns_attempt)
+
+
+def check_batch_signature(
+    *, cell: str, time: str, mac: str, path: str, digest: str, now: datetime
+) -> None:
+    """Check that `cell` signed a request about several attempts. Raise BadUpload.
+
+    `path`: with its query; `digest`: SHA-256 of the body in hex.
+    """
+    _check_name(cell)
+    _check_time(time, now)
+    _, valid = find_keys([cell]).get(cell, (0, ()))
+    if _find_signing_key(valid, f"{cell}\n{time}\n{path}\n{digest}", mac) is None:
+        raise BadUpload("X-Cellrun-Mac is not of this upload by an enrolled cell")
 
 
 def check_link_use(
@@ -116,15 +156,86 @@ def append_output(*, uid: UUID, stream: str, offset: int, content: bytes) -> int
             size = store.append_log(uid, stream, offset=size, content=line)
             raise StreamFull(size, storage.refuse(0))
         return size
-    except StreamFull as full:
-        record_output(uid, stream, full.size)
+    except (StreamFull, WrongOffset) as error:
+        # Also after WrongOffset: the upload of the former piece may have ended before its record.
+        record_output(uid, stream, error.size)
         raise
     finally:
-        # A purge meanwhile would miss the new files: it has deleted the row that leads to them.
         if is_purged(uid):
-            store.remove_logs(uid)
-            forget_attempts([uid], keep_cached=True)
+            _remove_purged([uid])
             raise NotFound(f"attempt {uid} has been deleted")
+
+
+def append_last_outputs(cell: str, pieces: Sequence[OutputPiece]) -> list[UUID]:
+    """Append to the streams of attempts of `cell`; return those of which all pieces are stored.
+
+    The others need an upload of their own, whose response has the reason: attempts of other cells
+    and of projects that have used up their storage, streams that are full or have another size.
+    After a failure of the store, and when the time of a request is over, no output is begun.
+    """
+    outputs: dict[UUID, list[OutputPiece]] = {}
+    for piece in pieces:
+        if (uid := _read_uid(piece.uid)) is not None:
+            outputs.setdefault(uid, []).append(piece)
+    accepted = sorted(find_attempts_with_storage(cell, outputs))
+    batch = _Batch(clock.monotonic() + BATCH_SECONDS)
+    try:
+        with ThreadPoolExecutor(appends_at_once()) as pool:
+            each = pool.map if appends_at_once() > 1 else map
+            results = list(each(batch.append, accepted, map(outputs.__getitem__, accepted)))
+    finally:
+        # Whatever failed: no byte in the store remains uncounted, and no file of a purged attempt.
+        record_outputs(batch.sizes)
+        purged = find_purged(accepted)
+        if purged:
+            _remove_purged(purged)
+    stored = compress(accepted, results)
+    return [uid for uid in stored if uid not in purged]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The sizes of streams to which a batch has appended, and when it begins no more."""
+
+    ends_at: float
+    sizes: dict[tuple[UUID, str], int] = field(default_factory=dict)
+
+    def append(self, uid: UUID, pieces: Sequence[OutputPiece]) -> bool:
+        """Append to the streams of an attempt; return whether all pieces are stored.
+
+        It runs in threads, and uses no database.
+        """
+        append = current_store().append_log
+        for piece in pieces:
+            if piece.stream not in STREAMS or clock.monotonic() >= self.ends_at:
+                return False
+            key = uid, piece.stream
+            try:
+                self.sizes[key] = append(*key, offset=piece.offset, content=piece.content)
+            except (StreamFull, WrongOffset) as error:
+                self.sizes[key] = error.size
+                return False
+            except (StoreFull, StoreUnavailable):
+                self.ends_at = 0.0
+                return False
+            except OSError:
+                log.exception("output_not_stored", attempt=str(uid))
+                return False
+        return True
+
+
+def _read_uid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+def _remove_purged(uids: Collection[UUID]) -> None:
+    """Remove files that a purge meanwhile has missed: it has deleted the row that leads to them."""
+    for uid in uids:
+        current_store().remove_logs(uid)
+    forget_attempts(uids, keep_cached=True)
 
 
 def _find_end(uid: UUID, stream: str, offset: int) -> LimitedStorage | None:

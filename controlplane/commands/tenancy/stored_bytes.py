@@ -23,8 +23,10 @@ INSERT INTO controlplane_storedsize AS s
 # grow; two web processes may write them in either order.
 _RECORD = f"""
 {_COLUMNS}
-SELECT a.job_id, a.uid, j.project_id, %(file)s, %(stdout)s, %(stderr)s, 0, true
-FROM controlplane_attempt a JOIN controlplane_job j ON j.id = a.job_id WHERE a.uid = %(uid)s
+SELECT a.job_id, a.uid, j.project_id, i.file, i.stdout, i.stderr, 0, true
+FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[], %s::bigint[]) AS i (uid, file, stdout, stderr)
+JOIN controlplane_attempt a ON a.uid = i.uid JOIN controlplane_job j ON j.id = a.job_id
+ORDER BY a.uid
 ON CONFLICT (attempt_uid) DO UPDATE SET
     file_bytes = greatest(s.file_bytes, EXCLUDED.file_bytes),
     stdout_bytes = greatest(s.stdout_bytes, EXCLUDED.stdout_bytes),
@@ -35,7 +37,7 @@ ON CONFLICT (attempt_uid) DO UPDATE SET
 def record_artifacts(uid: UUID, total: int) -> None:
     """Record that the artifacts of an attempt have, or will have, `total` bytes."""
     if total:
-        execute(_RECORD, {"uid": uid, "file": total, "stdout": 0, "stderr": 0})
+        execute(_RECORD, [[uid], [total], [0], [0]])
 
 
 def record_output(uid: UUID, stream: str, size: int) -> LimitedStorage | None:
@@ -43,18 +45,27 @@ def record_output(uid: UUID, stream: str, size: int) -> LimitedStorage | None:
 
     Return the storage of its project if that was used up before; then no more should be stored.
     """
-    sizes = {"stdout": 0, "stderr": 0, stream: size}
+    return record_outputs({(uid, stream): size}).get(uid)
+
+
+def record_outputs(sizes: Mapping[tuple[UUID, str], int]) -> dict[UUID, LimitedStorage]:
+    """Record the sizes of streams, by attempt and name.
+
+    Return the storage of the projects that were used up before, by attempt.
+    """
+    uids = sorted({uid for uid, _ in sizes})
+    stdout, stderr = ([sizes.get((uid, name), 0) for uid in uids] for name in ("stdout", "stderr"))
     found = rows(
         f"""
-        WITH recorded AS ({_RECORD} RETURNING project_id)
-        SELECT d.name || '/' || p.name, {LIMIT}, {USED}
+        WITH recorded AS ({_RECORD} RETURNING attempt_uid, project_id)
+        SELECT r.attempt_uid, d.name || '/' || p.name, {LIMIT}, {USED}
         FROM recorded r JOIN controlplane_project p ON p.id = r.project_id {LIMITED}
         WHERE {LIMIT} IS NOT NULL
         """,
-        {"uid": uid, "file": 0, **sizes},
+        [uids, [0] * len(uids), stdout, stderr],
     )
-    storage = LimitedStorage(*found[0]) if found else None
-    return storage if storage is not None and storage.is_used_up else None
+    storages = {uid: LimitedStorage(*row) for uid, *row in found}
+    return {uid: storage for uid, storage in storages.items() if storage.is_used_up}
 
 
 def record_inputs(sizes: Iterable[tuple[int, int, int]]) -> None:
@@ -83,7 +94,11 @@ def forget_attempts(uids: Iterable[UUID], *, keep_cached: bool = False) -> None:
         UPDATE controlplane_storedsize s SET
             file_bytes = CASE WHEN %s AND EXISTS ({kept}) THEN s.file_bytes ELSE 0 END,
             stdout_bytes = 0, stderr_bytes = 0, is_uncounted = true
-        WHERE s.attempt_uid = ANY(%s::uuid[])
+        FROM (
+            -- In the order of uploads, which lock several rows as well.
+            SELECT id FROM controlplane_storedsize WHERE attempt_uid = ANY(%s::uuid[])
+            ORDER BY attempt_uid FOR UPDATE
+        ) locked WHERE s.id = locked.id
         """,
         [keep_cached, list(uids)],
     )

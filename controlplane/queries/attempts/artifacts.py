@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 from uuid import UUID
 
@@ -190,14 +190,19 @@ def is_over(uid: UUID) -> bool:
 
 def is_purged(uid: UUID) -> bool:
     """Return whether a purge of the attempt may have begun or ended: new files would be orphans."""
+    return bool(find_purged([uid]))
+
+
+def find_purged(uids: Collection[UUID]) -> set[UUID]:
+    """Return the attempts of which a purge may have begun or ended."""
     found = rows(
         """
-        SELECT 1 FROM controlplane_attempt a JOIN controlplane_job j ON j.id = a.job_id
-        WHERE a.uid = %s AND (j.deleted_at IS NULL OR j.settled_at IS NULL)
+        SELECT a.uid FROM controlplane_attempt a JOIN controlplane_job j ON j.id = a.job_id
+        WHERE a.uid = ANY(%s::uuid[]) AND (j.deleted_at IS NULL OR j.settled_at IS NULL)
         """,
-        [uid],
+        [list(uids)],
     )
-    return not found
+    return set(uids) - {uid for (uid,) in found}
 
 
 def find_prefixes_of_tasks(task_ids: Sequence[int], limit: int) -> dict[UUID, tuple[int, str]]:

@@ -45,6 +45,25 @@ def load_limits(project_ids: Collection[int]) -> dict[int, int | None]:
     return {item.scope.key: item.stored_bytes for item in found}
 
 
+def find_attempts_with_storage(cell: str, uids: Collection[UUID]) -> set[UUID]:
+    """Return the attempts of a cell, among `uids`, whose projects have storage left."""
+    found = dict(
+        rows(
+            """
+            SELECT a.uid, j.project_id FROM controlplane_attempt a
+            JOIN controlplane_cell c ON c.id = a.cell_id JOIN controlplane_job j ON j.id = a.job_id
+            WHERE c.name = %s AND a.uid = ANY(%s::uuid[])
+            """,
+            [cell, list(uids)],
+        )
+    )
+    projects = set(found.values())
+    limits = {key: limit for key, limit in load_limits(projects).items() if limit is not None}
+    used = count_stored_bytes(limits)
+    used_up = {key for key in limits if LimitedStorage("", limits[key], used[key]).is_used_up}
+    return {uid for uid, project in found.items() if project not in used_up}
+
+
 def find_storage_of_attempt(uid: UUID) -> tuple[LimitedStorage, int] | None:
     """Return the storage of an attempt's project, and the bytes of its own artifacts in it.
 

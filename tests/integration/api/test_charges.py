@@ -135,6 +135,7 @@ UNSIGNED = [
     ("POST", f"/attempts/{UID}/briefing"),
     ("POST", f"/attempts/{UID}/gang"),
     ("PUT", f"/attempts/{UID}/logs/stdout?offset=0"),
+    ("POST", "/logs:batch"),
     ("POST", f"/attempts/{UID}/artifacts/a?size=1"),
     ("PUT", f"/attempts/{UID}/artifacts/a?offset=0"),
     ("GET", "/store/inputs/0123"),

@@ -74,6 +74,7 @@ RESOURCES = (
     "events",
     "exec",
     "jobs",
+    "logs",
     "notification-addresses",
     "notification-rules",
     "pools",

@@ -16,6 +16,7 @@ from controlplane import clock
 from controlplane.commands.convergence.orphan_files import StoreWalk, sweep_orphan_files
 from controlplane.commands.retention.purge import purge_deleted
 from controlplane.contract.artifacts import path_of
+from controlplane.contract.output_batch import OutputPiece
 from controlplane.models import Attempt, Cell, Task, Walk
 from controlplane.queries.attempts.artifacts import find_prefix
 from controlplane.queries.attempts.group_specs import links_at
@@ -36,8 +37,11 @@ from tests.integration.api.conftest import Answer, Caller, change_setting
 from tests.integration.api.links import use_link
 from tests.integration.api.test_artifacts import digest, put, report_outputs, signed
 from tests.integration.api.test_deleted_files import end_and_delete
+from tests.integration.api.test_log_batches import stored_of
+from tests.integration.api.test_log_batches import upload as upload_pieces
 from tests.integration.api.test_logs import read, upload
 from tests.integration.api.test_reading import place, submit
+from tests.integration.api.test_stored_bytes import stored
 from tests.integration.loop.test_unreferenced_files import begin_round
 from workers.control_api import HTTP_SECONDS
 
@@ -78,6 +82,27 @@ def cell(make_cell: Callable[..., Cell]) -> Cell:
 def attempt(submitter: Caller, cell: Cell) -> Attempt:
     submit(submitter)
     return place(Task.objects.get(), cell)
+
+
+def test_last_output_of_several_attempts_is_stored_at_once(
+    submitter: Caller, cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = [place(Task.objects.get(job_id=submit(submitter)), cell) for _ in range(3)]
+    all_are_there, put_object = threading.Barrier(3), objects.append_log
+
+    def append(*args: Any, **options: Any) -> int:
+        all_are_there.wait(30)
+        return put_object(*args, **options)
+
+    pieces = [OutputPiece(str(it.uid), "stdout", 0, b"one\n") for it in attempts]
+    with monkeypatch.context() as patch:
+        patch.setattr(objects, "append_log", append)
+        assert len(stored_of(upload_pieces(cell, *pieces))) == 3
+    more = [OutputPiece(str(attempts[0].uid), "stdout", 4 * place, b"two\n") for place in (1, 2)]
+    assert stored_of(upload_pieces(cell, *more)) == {str(attempts[0].uid)}
+    assert read(submitter, attempts[0]) == (b"one\ntwo\ntwo\n", "12")
+    assert read(submitter, attempts[2]) == (b"one\n", "4")
+    assert stored(submitter) == 12 + 4 + 4
 
 
 def keys(prefix: str) -> list[str]:

@@ -99,6 +99,7 @@ ROUTES: Mapping[tuple[str, str], tuple[Expected, str, Any]] = {
     ("get", "/attempts/{uid}/history"): (READ, "/attempts/{uid}/history", None),
     ("get", "/attempts/{uid}/logs"): (READ, "/attempts/{uid}/logs", None),
     ("put", "/attempts/{uid}/logs/{stream}"): (SIGNED, "/attempts/{uid}/logs/stdout", None),
+    ("post", "/logs:batch"): (SIGNED, "/logs:batch", None),
     ("get", "/attempts/{uid}/exec"): (READ, "/attempts/{uid}/exec", None),
     ("post", "/attempts/{uid}/exec"): (CHANGE, "/attempts/{uid}/exec", {"command": ["sh"]}),
     ("post", "/attempts/{uid}/release"): (OPERATE, "/attempts/{uid}/release", {"reason": "gone"}),

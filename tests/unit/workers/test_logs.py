@@ -8,10 +8,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from controlplane.contract.output_batch import OutputPiece, unpack_pieces
 from controlplane.contract.wire import keys
 from tests.conformance.kit import until
 from tests.harness.web import Answer, Request, Web
-from workers.log_uploads import CHUNK_BYTES, SHIPPED, LogShipper
+from workers.output.shipper import CHUNK_BYTES, SHIPPED, LogShipper
 
 KEY = b"k" * keys.KEY_BYTES
 NOW = 1_795_000_000.0
@@ -25,12 +26,12 @@ class Store:
         self.unknown: set[str] = set()
         self.full: set[str] = set()
         self.fails = 0
+        self.batches: list[set[str]] = []  # the streams of each request for several attempts
+        self.answer_batch = self.append_batch
         web.route = self.answer
 
     def answer(self, request: Request) -> Answer:
         parts = urlsplit(request.path)
-        *_, uid, _, stream = parts.path.split("/")
-        offset = int(parse_qs(parts.query)["offset"][0])
         headers = {name.lower(): value for name, value in request.headers.items()}
         digest = hashlib.sha256(request.body).hexdigest()
         text = f"cell-1\n{headers['x-cellrun-time']}\n{request.path}\n{digest}"
@@ -38,18 +39,36 @@ class Store:
         assert int(headers["x-cellrun-time"]) == int(NOW)
         upload_key = keys.mac_key(KEY, keys.UPLOAD)
         assert keys.is_signed(upload_key, text, headers["x-cellrun-mac"])
+        if request.method == "POST":
+            assert parts.path == "/api/v1/logs:batch"
+            pieces = unpack_pieces(request.body)
+            self.batches.append({f"{it.uid}/{it.stream}" for it in pieces})
+            return self.answer_batch(pieces)
+        *_, uid, _, stream = parts.path.split("/")
+        offset = int(parse_qs(parts.query)["offset"][0])
+        status = self.append(uid, stream, offset, request.body)
+        size = len(self.logs.get(f"{uid}/{stream}", b""))
+        return Answer(status, json.dumps({"size": size}).encode())
+
+    def append(self, uid: str, stream: str, offset: int, content: bytes) -> int:
         if self.fails:
             self.fails -= 1
-            return Answer(503)
+            return 503
         if uid in self.unknown:
-            return Answer(404)
-        log = self.logs.get(f"{uid}/{stream}", b"")
-        if offset == len(log):
-            log += request.body
-            self.logs[f"{uid}/{stream}"] = log
-            status = 410 if f"{uid}/{stream}" in self.full else 200
-            return Answer(status, json.dumps({"size": len(log)}).encode())
-        return Answer(409, json.dumps({"size": len(log)}).encode())
+            return 404
+        key = f"{uid}/{stream}"
+        log = self.logs.get(key, b"")
+        if offset != len(log):
+            return 409
+        self.logs[key] = log + content
+        return 410 if key in self.full else 200
+
+    def append_batch(self, pieces: list[OutputPiece]) -> Answer:
+        failed = {
+            it.uid for it in pieces if self.append(it.uid, it.stream, it.offset, it.content) != 200
+        }
+        stored = sorted({it.uid for it in pieces} - failed)
+        return Answer(200, json.dumps({"stored": stored}).encode())
 
 
 class Cell:
@@ -61,7 +80,7 @@ class Cell:
         self.shippers: list[LogShipper] = []
         self.shipper = self.begin()
 
-    def begin(self, *, round_seconds: float = 0.02) -> LogShipper:
+    def begin(self, *, round_seconds: float = 0.02, short_seconds: float = 0.0) -> LogShipper:
         self.shipper = LogShipper(
             control_url=self.url,
             cell="cell-1",
@@ -69,6 +88,7 @@ class Cell:
             folder=self.folder,
             now=lambda: NOW,
             round_seconds=round_seconds,
+            short_seconds=short_seconds,
         )
         self.shippers.append(self.shipper)
         return self.shipper
@@ -165,7 +185,7 @@ def test_stream_that_ended_is_not_sent_further_and_the_other_arrives(
 
 
 def test_output_unsent_at_finish_is_shipped_in_the_background(cell: Cell, store: Store) -> None:
-    store.fails = 3
+    store.fails = 4
     cell.shipper.watch("a", cell.write("a", b"one\n"))
     cell.shipper.finish("a", 30)
     assert store.logs == {}

@@ -23,7 +23,7 @@ from workers.exec.connection import CellConnector
 from workers.exec.program import ExecCommand, ExecProgram, ExecRefused
 from workers.exec.scripted import ScriptedProgram
 from workers.exec.sessions import MAX_REFUSALS, MAX_SESSIONS, CellSessions
-from workers.log_uploads import upload_headers
+from workers.signatures import signed_headers
 
 KEY = b"k" * 32
 ORDER = {"env": {"PATH": os.environ["PATH"]}, "cwd": "/", "memory_bytes": 0}
@@ -96,7 +96,7 @@ def test_handshake_is_signed_over_path_and_query(web: ExecWeb, sessions: CellSes
     assert request.path.startswith("/api/v1/exec/s/cell?after=0&nonce=")
     at = int(request.headers["X-Cellrun-Time"])
     key = keys.mac_key(KEY, keys.UPLOAD)
-    expected = upload_headers(key, "cell-1", web.url + request.path, b"", at)
+    expected = signed_headers(key, "cell-1", web.url + request.path, b"", at)
     assert request.headers["X-Cellrun-Mac"] == expected["X-Cellrun-Mac"]
     assert request.headers["X-Cellrun-Cell"] == "cell-1"
 

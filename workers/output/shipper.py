@@ -5,28 +5,32 @@ So the cell stores no progress, except an empty file `shipped` in the folder of 
 output has arrived completely.
 """
 
-import hashlib
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import requests
 import structlog
 
+from controlplane.contract.codec import MalformedMessage
+from controlplane.contract.output_batch import OutputPiece, pack_pieces, read_stored
 from controlplane.contract.wire import keys
 from workers import clock
+from workers.output.batches import MAX_LAST_BYTES, OutputBatches
+from workers.signatures import signed_headers
 
 log = structlog.get_logger(__name__)
 
 STREAMS = ("stdout", "stderr")
 ROUND_SECONDS = 0.5  # between uploads of new output: a follower gets a line within a second
+SHORT_SECONDS = 0.5  # attempts that run for less upload their output at their end only
 MAX_PAUSE_SECONDS = 30.0  # between rounds while the control plane does not answer
 CHUNK_BYTES = 1024 * 1024
 HTTP_SECONDS = (3.05, 10.0)
+BATCH_SECONDS = 5.0
 KEPT_SECONDS = 24 * 3600.0  # how long folders of ended attempts stay on the machine
 SWEEP_SECONDS = 600.0
 SHIPPED = "shipped"
@@ -58,11 +62,12 @@ class Upload:
     ended: set[str] = field(default_factory=set)  # streams of which no more is stored
     unwanted: bool = False  # the control plane does not know the attempt (any more)
     complete: bool = False  # no more output will be written
+    since: float = field(default_factory=time.monotonic)  # when its upload began
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class LogShipper:
-    """Uploads new output from one thread; `finish` uploads from the caller's thread."""
+    """Uploads new output from one thread, and the last output of attempts that end in batches."""
 
     def __init__(
         self,
@@ -73,6 +78,7 @@ class LogShipper:
         folder: Path,
         now: Callable[[], float] = clock.wall_seconds,
         round_seconds: float = ROUND_SECONDS,
+        short_seconds: float = SHORT_SECONDS,
     ) -> None:
         """Create an uploader; `folder` has one folder per attempt.
 
@@ -84,6 +90,7 @@ class LogShipper:
         self._folder = folder
         self._now = now
         self._round_seconds = round_seconds
+        self._short_seconds = short_seconds
         self._lock = threading.Lock()
         self._uploads: dict[str, Upload] = {}
         self._closed = threading.Event()
@@ -94,6 +101,7 @@ class LogShipper:
         self._session.mount(
             control_url or "http://", requests.adapters.HTTPAdapter(pool_maxsize=16)
         )
+        self._batches = OutputBatches(self._post_batch)
         self._thread = threading.Thread(target=self._serve, name="log-shipper", daemon=True)
 
     def start(self) -> None:
@@ -113,23 +121,31 @@ class LogShipper:
             (folder / SHIPPED).unlink(missing_ok=True)
 
     def finish(self, uid: str, seconds: float) -> None:
-        """Upload the rest of a complete output: here for `seconds` at most, then in the thread."""
+        """Upload the rest of a complete output: here for `seconds` at most, then in the thread.
+
+        A small rest is uploaded together with those of other attempts that end.
+        """
         with self._lock:
             upload = self._uploads.get(uid)
         if upload is None:
             return
         upload.complete = True
-        end = time.monotonic() + seconds
+        if not self._url or seconds <= 0:
+            return
         try:
-            while self._url and (rest := end - time.monotonic()) > 0:
-                if self._send_some(upload, rest):
-                    break
+            if not upload.lock.acquire(timeout=seconds):
+                raise UploadDeferred("another thread is sending it")
+            try:
+                self._send_rest(upload, time.monotonic() + seconds)
+            finally:
+                upload.lock.release()
         except UploadDeferred as error:
             log.info("last_output_delayed", cell=self._cell, attempt=uid, error=str(error))
 
     def close(self) -> None:
         """Stop uploading; the next process of this cell uploads the rest."""
         self._closed.set()
+        self._batches.close(HTTP_SECONDS[0])
         if self._thread.is_alive():
             self._thread.join(HTTP_SECONDS[0])
         self._session.close()
@@ -158,6 +174,10 @@ class LogShipper:
         for upload in uploads:
             if self._closed.is_set():
                 return
+            if not upload.complete and time.monotonic() - upload.since < self._short_seconds:
+                continue  # `finish` may soon send it together with others
+            if not upload.lock.acquire(blocking=False):
+                continue  # `finish` is sending it
             try:
                 if self._url:
                     self._send_some(upload, sum(HTTP_SECONDS))
@@ -167,6 +187,8 @@ class LogShipper:
                 raise
             except UploadDeferred as error:
                 refused = error  # other attempts may succeed
+            finally:
+                upload.lock.release()
         if refused is not None:
             raise refused
 
@@ -184,34 +206,47 @@ class LogShipper:
     def _folders(self) -> list[Path]:
         return [path for path in self._folder.glob("*") if path.is_dir()]
 
+    def _send_rest(self, upload: Upload, ends_at: float) -> None:
+        """Upload what is left of a complete output. Raise UploadDeferred."""
+        pieces = _read_last_pieces(upload)
+        seconds = ends_at - time.monotonic()
+        try:
+            if pieces and self._batches.store(pieces, seconds):
+                self._forget(upload)
+                return
+        except TimeoutError as error:
+            raise UploadDeferred(f"no response within {seconds:.3g} s") from error
+        while (rest := ends_at - time.monotonic()) > 0:
+            if self._send_some(upload, rest):
+                return
+
+    def _post_batch(self, pieces: Sequence[OutputPiece]) -> Collection[str]:
+        """Return the attempts of which the control plane stored all pieces. Raise NoResponse."""
+        url, body = f"{self._url}/api/v1/logs:batch", pack_pieces(pieces)
+        answer = self._request("POST", url, body, BATCH_SECONDS)
+        try:
+            return read_stored(answer.json()) if answer.status_code == 200 else ()
+        except (ValueError, MalformedMessage):
+            return ()
+
     def _send_some(self, upload: Upload, seconds: float) -> bool:
         """Upload a chunk of each stream in `seconds`; return whether all output was uploaded.
 
-        Raise UploadDeferred.
+        The caller holds the lock. Raise UploadDeferred.
         """
-        if not upload.lock.acquire(timeout=seconds):
-            raise UploadDeferred("another thread is sending it")
-        try:
-            complete = upload.complete  # read before the files, which are then complete
-            has_more = False
-            for stream in STREAMS:
-                if not upload.unwanted and stream not in upload.ended:
-                    has_more |= self._send_chunk(upload, stream, seconds)
-            if complete and not has_more:
-                self._forget(upload)
-            return not has_more
-        finally:
-            upload.lock.release()
+        complete = upload.complete  # read before the files, which are then complete
+        has_more = False
+        for stream in STREAMS:
+            if not upload.unwanted and stream not in upload.ended:
+                has_more |= self._send_chunk(upload, stream, seconds)
+        if complete and not has_more:
+            self._forget(upload)
+        return not has_more
 
     def _send_chunk(self, upload: Upload, stream: str, seconds: float) -> bool:
         """Upload the next chunk of `stream`; return whether there is more. Raise UploadDeferred."""
         offset = upload.sent[stream]
-        try:
-            with open(upload.folder / stream, "rb") as file:
-                file.seek(offset)
-                chunk = file.read(CHUNK_BYTES + 1)
-        except FileNotFoundError:
-            return False
+        chunk = _read_piece(upload.folder / stream, offset, CHUNK_BYTES + 1)
         if not chunk:
             return False
         try:
@@ -232,16 +267,7 @@ class LogShipper:
         """
         offset = upload.sent[stream]
         url = f"{self._url}/api/v1/attempts/{upload.uid}/logs/{stream}?offset={offset}"
-        try:
-            answer = self._session.put(
-                url,
-                data=chunk,
-                headers=upload_headers(self._key, self._cell, url, chunk, int(self._now())),
-                timeout=(min(HTTP_SECONDS[0], seconds), min(HTTP_SECONDS[1], seconds)),
-                allow_redirects=False,
-            )
-        except requests.RequestException as error:
-            raise NoResponse(str(error)) from error
+        answer = self._request("PUT", url, chunk, seconds)
         if answer.status_code == 410:
             raise StreamEnded
         if answer.status_code == 404:
@@ -256,6 +282,20 @@ class LogShipper:
             raise UploadDeferred(f"the answer's size is {size!r}")
         return size
 
+    def _request(self, method: str, url: str, body: bytes, seconds: float) -> requests.Response:
+        """Send a signed request. Raise NoResponse."""
+        try:
+            return self._session.request(
+                method,
+                url,
+                data=body,
+                headers=signed_headers(self._key, self._cell, url, body, int(self._now())),
+                timeout=(min(HTTP_SECONDS[0], seconds), min(HTTP_SECONDS[1], seconds)),
+                allow_redirects=False,
+            )
+        except requests.RequestException as error:
+            raise NoResponse(str(error)) from error
+
     def _forget(self, upload: Upload) -> None:
         with self._lock:
             if self._uploads.get(upload.uid) is not upload:
@@ -268,14 +308,30 @@ class LogShipper:
                 log.info("output_folder_missing", cell=self._cell, attempt=upload.uid)
 
 
-def upload_headers(key: bytes, cell: str, url: str, body: bytes, at: int) -> dict[str, str]:
-    """Return headers that authenticate a request of `cell` with `body` to `url`."""
-    parts = urlsplit(url)
-    path = f"{parts.path}?{parts.query}" if parts.query else parts.path
-    digest = hashlib.sha256(body).hexdigest()
-    return {
-        "Content-Type": "application/octet-stream",
-        "X-Cellrun-Cell": cell,
-        "X-Cellrun-Time": str(at),
-        "X-Cellrun-Mac": keys.sign(key, f"{cell}\n{at}\n{path}\n{digest}"),
-    }
+def _read_last_pieces(upload: Upload) -> list[OutputPiece]:
+    """Return what is left of a complete output; nothing if that is much, or not to be stored."""
+    if upload.unwanted or upload.ended:
+        return []
+    pieces, free = list[OutputPiece](), MAX_LAST_BYTES
+    for stream in STREAMS:
+        offset = upload.sent[stream]
+        try:
+            content = _read_piece(upload.folder / stream, offset, free + 1)
+        except OSError:
+            return []
+        if len(content) > free:
+            return []
+        if content:
+            pieces.append(OutputPiece(upload.uid, stream, offset, content))
+            free -= len(content)
+    return pieces
+
+
+def _read_piece(path: Path, offset: int, limit: int) -> bytes:
+    """Return at most `limit` bytes of a file from `offset` on; none if there is no file."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(offset)
+            return file.read(limit)
+    except FileNotFoundError:
+        return b""

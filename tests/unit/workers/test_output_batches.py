@@ -1,0 +1,277 @@
+"""Attempts that end at about the same time upload their last output in one request."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.contract.output_batch import MAX_PIECES, OutputPiece
+from tests.conformance.kit import until
+from tests.harness.web import Answer, Web
+from tests.unit.workers.test_logs import Cell, Store
+from workers.output.batches import MAX_LAST_BYTES
+from workers.output.shipper import CHUNK_BYTES, SHIPPED
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    with Web() as web:
+        yield web
+
+
+@pytest.fixture
+def store(web: Web) -> Store:
+    return Store(web)
+
+
+@pytest.fixture
+def cell(tmp_path: Path, web: Web, store: Store) -> Iterator[Cell]:
+    cell = Cell(tmp_path, web.url)
+    yield cell
+    for shipper in cell.shippers:
+        shipper.close()
+
+
+@pytest.fixture
+def ends() -> Iterator[Callable[..., threading.Thread]]:
+    """Run `finish` of attempts in threads of their own."""
+    threads = list[threading.Thread]()
+
+    def end(cell: Cell, uid: str, content: bytes = b"x", seconds: float = 30) -> threading.Thread:
+        cell.shipper.watch(uid, cell.write(uid, content))
+        threads.append(threading.Thread(target=cell.shipper.finish, args=(uid, seconds)))
+        threads[-1].start()
+        return threads[-1]
+
+    yield end
+    for thread in threads:
+        thread.join(30)
+
+
+class Gate:
+    """Holds the first request for several attempts until it is opened."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._open = threading.Event()
+        store.answer_batch = self._answer
+
+    def _answer(self, pieces: list[OutputPiece]) -> Answer:
+        self._open.wait(30)
+        return self._store.append_batch(pieces)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+def is_shipped(cell: Cell, uid: str) -> bool:
+    return (cell.folder / uid / SHIPPED).exists()
+
+
+def test_last_output_of_both_streams_is_one_request(cell: Cell, store: Store, web: Web) -> None:
+    cell.shipper.watch("a", cell.write("a", b"one\n"))
+    cell.shipper.send_round()
+    cell.write("a", b"two\n")
+    cell.write("a", b"oh\n", "stderr")
+    cell.shipper.finish("a", 30)
+    assert store.logs == {"a/stdout": b"one\ntwo\n", "a/stderr": b"oh\n"}
+    assert [request.method for request in web.requests] == ["PUT", "POST"]
+    assert is_shipped(cell, "a")
+
+
+def test_outputs_that_end_during_a_request_share_the_next_one(
+    cell: Cell, store: Store, web: Web, ends: Callable[..., threading.Thread]
+) -> None:
+    gate = Gate(store)
+    names = {f"a{number}" for number in range(20)}
+    threads = [ends(cell, "first")]
+    until(lambda: len(web.requests) == 1)
+    threads += [ends(cell, name) for name in names]
+    queued = cell.shipper._batches._queue
+    until(lambda: queued.qsize() == 20)
+    gate.open()
+    for thread in threads:
+        thread.join(30)
+    assert store.batches == [{"first/stdout"}, {f"{name}/stdout" for name in names}]
+    assert len(web.requests) == 2
+    assert all(is_shipped(cell, name) for name in names)
+
+
+def test_request_has_a_limited_number_of_pieces_and_bytes(
+    cell: Cell, store: Store, web: Web, ends: Callable[..., threading.Thread]
+) -> None:
+    gate = Gate(store)
+    threads = [ends(cell, "first")]
+    until(lambda: len(web.requests) == 1)
+    large = b"x" * (MAX_LAST_BYTES - 100)
+    threads += [ends(cell, f"large{number}", large) for number in range(12)]
+    threads += [ends(cell, f"small{number}") for number in range(MAX_PIECES + 5)]
+    until(lambda: cell.shipper._batches._queue.qsize() == 12 + MAX_PIECES + 5)
+    gate.open()
+    for thread in threads:
+        thread.join(30)
+    assert max(map(len, store.batches)) <= MAX_PIECES
+    assert max(len(request.body) for request in web.requests) < 600_000
+    assert {request.method for request in web.requests} == {"POST"}
+    assert len(store.logs) == 1 + 12 + MAX_PIECES + 5
+
+
+def test_large_last_output_has_requests_of_its_own(cell: Cell, store: Store, web: Web) -> None:
+    content = b"0123456789" * (CHUNK_BYTES // 8)
+    cell.write("a", b"small", "stderr")
+    cell.shipper.watch("a", cell.write("a", content))
+    cell.shipper.finish("a", 30)
+    assert store.logs == {"a/stdout": content, "a/stderr": b"small"}
+    assert store.batches == []
+
+
+def test_output_that_is_not_stored_with_others_is_uploaded_alone(
+    cell: Cell, store: Store, ends: Callable[..., threading.Thread]
+) -> None:
+    gate = Gate(store)
+    store.unknown.add("gone")
+    store.full.add("full/stdout")
+    store.logs["ahead/stdout"] = b"one\n"
+    threads = [ends(cell, "first")]
+    until(lambda: len(store.batches) == 1)
+    for name, content in {
+        "gone": b"x",
+        "full": b"one\n",
+        "ahead": b"one\ntwo\n",
+        "good": b"y",
+    }.items():
+        threads.append(ends(cell, name, content))
+    gate.open()
+    for thread in threads:
+        thread.join(30)
+    del store.logs["first/stdout"]
+    assert store.logs == {
+        "full/stdout": b"one\n",
+        "ahead/stdout": b"one\ntwo\n",
+        "good/stdout": b"y",
+    }
+    assert all(is_shipped(cell, name) for name in ("gone", "full", "ahead", "good"))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(404),
+        Answer(401),
+        Answer(413),
+        Answer(503),
+        Answer(302, headers={"Location": "http://elsewhere.invalid/"}),
+        Answer(200),
+        Answer(200, b"[]"),
+        Answer(200, b'{"stored": "a"}'),
+        Answer(200, b'{"stored": [1]}'),
+        Answer(200, json.dumps({"stored": ["another"]}).encode()),
+    ],
+    ids=lambda answer: f"{answer.status} {answer.body.decode()}",
+)
+def test_every_refusal_of_a_request_leads_to_uploads_of_each_alone(
+    cell: Cell, store: Store, web: Web, answer: Answer
+) -> None:
+    store.answer_batch = lambda _: answer
+    cell.shipper.watch("a", cell.write("a", b"one\n"))
+    cell.shipper.finish("a", 30)
+    assert store.logs == {"a/stdout": b"one\n"}
+    assert [request.method for request in web.requests] == ["POST", "PUT"]
+    assert is_shipped(cell, "a")
+
+
+def test_end_does_not_wait_for_a_control_plane_that_is_away(
+    cell: Cell, store: Store, web: Web
+) -> None:
+    def abort(_: object) -> Answer:
+        raise ConnectionAbortedError
+
+    store.answer_batch = abort
+    cell.shipper.watch("a", cell.write("a", b"one\n"))
+    cell.shipper.finish("a", 30)
+    assert store.logs == {}
+    assert {request.method for request in web.requests} == {"POST"}
+    cell.shipper.send_round()
+    assert store.logs == {"a/stdout": b"one\n"}
+    assert is_shipped(cell, "a")
+
+
+def test_lost_response_stores_nothing_twice(cell: Cell, store: Store) -> None:
+    def lose(pieces: list[OutputPiece]) -> Answer:
+        store.append_batch(pieces)
+        raise ConnectionAbortedError
+
+    store.answer_batch = lose
+    cell.shipper.watch("a", cell.write("a", b"one\n"))
+    cell.shipper.finish("a", 30)
+    assert not is_shipped(cell, "a")
+    cell.shipper.send_round()
+    assert store.logs == {"a/stdout": b"one\n"}
+    assert is_shipped(cell, "a")
+
+
+def test_output_without_a_response_delays_others_by_one_request(
+    cell: Cell, store: Store, ends: Callable[..., threading.Thread]
+) -> None:
+    gate = Gate(store)
+    ends(cell, "slow", seconds=0.2).join(30)
+    late = ends(cell, "late", seconds=0.2)
+    late.join(30)
+    # The thread uploads it alone, without waiting for the request on its way.
+    until(lambda: not cell.shipper._uploads["late"].lock.locked())
+    cell.shipper.send_round()
+    assert store.logs == {"late/stdout": b"x", "slow/stdout": b"x"}
+    gate.open()
+    cell.shipper.watch("next", cell.write("next", b"y"))
+    cell.shipper.finish("next", 30)
+    assert store.logs == {"late/stdout": b"x", "slow/stdout": b"x", "next/stdout": b"y"}
+    # An output whose end no longer waits is in no later request.
+    assert store.batches == [{"slow/stdout"}, {"next/stdout"}]
+
+
+def test_rounds_do_not_wait_for_an_output_that_ends(
+    cell: Cell, store: Store, ends: Callable[..., threading.Thread]
+) -> None:
+    gate = Gate(store)
+    ends(cell, "ends")
+    until(lambda: len(store.batches) == 1)
+    cell.shipper.watch("b", cell.write("b", b"one\n"))
+    cell.shipper.send_round()
+    assert store.logs == {"b/stdout": b"one\n"}
+    gate.open()
+
+
+def test_short_attempt_uploads_its_output_only_at_its_end(
+    cell: Cell, store: Store, web: Web
+) -> None:
+    shipper = cell.begin(short_seconds=3600)
+    shipper.watch("a", cell.write("a", b"one\n"))
+    shipper.send_round()
+    assert web.requests == []
+    shipper.finish("a", 0.0)
+    shipper.send_round()
+    assert store.logs == {"a/stdout": b"one\n"}
+
+
+def test_close_ends_what_waits(
+    cell: Cell, store: Store, ends: Callable[..., threading.Thread]
+) -> None:
+    gate = Gate(store)
+    threads = [ends(cell, "first")]
+    until(lambda: len(store.batches) == 1)
+    threads.append(ends(cell, "second"))
+    batches: Any = cell.shipper._batches
+    until(lambda: batches._queue.qsize() == 1)
+    batches.close(0)
+    gate.open()
+    for thread in threads:
+        thread.join(30)
+    batches.close(30)
+    assert not batches._thread.is_alive()
+    assert store.batches == [{"first/stdout"}]
+    assert is_shipped(cell, "second")  # alone
+    ends(cell, "third").join(30)
+    assert store.logs["third/stdout"] == b"x"

@@ -1,0 +1,1 @@
+"""The output of attempts on its way to the control plane."""

@@ -1,0 +1,118 @@
+"""Upload the last output of attempts that end at about the same time in one request.
+
+Outputs that end while a request is on its way make up the next one, so that a cell at rest waits
+for nothing, and a busy one makes few requests. An output is tried once in this way. If it is not
+stored, for whatever reason, it is uploaded by itself: one output that fails delays no other for
+longer than this one request.
+"""
+
+import queue
+import threading
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from controlplane.contract.output_batch import MAX_PIECES, OutputPiece
+
+MAX_LAST_BYTES = 64 * 1024
+"""Larger rests of an attempt are uploaded by themselves."""
+MAX_BATCH_BYTES = 512 * 1024
+
+Send = Callable[[Sequence[OutputPiece]], Collection[str]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Entry:
+    pieces: Sequence[OutputPiece]  # of one attempt
+    result: Future[bool] = field(default_factory=Future)
+
+    @property
+    def size(self) -> int:
+        return sum(len(piece.content) for piece in self.pieces)
+
+
+class OutputBatches:
+    """Sends the last outputs of attempts together, one request at a time."""
+
+    def __init__(self, send: Send) -> None:
+        """Create it; `send` returns the attempts of which all pieces are stored."""
+        self._send = send
+        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
+        self._next: _Entry | None = None
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def store(self, pieces: Sequence[OutputPiece], seconds: float) -> bool:
+        """Upload the pieces of an attempt; return whether they are stored.
+
+        Raise TimeoutError if that is not known after `seconds`, and what `send` raises.
+        """
+        entry = _Entry(pieces)
+        with self._lock:
+            if self._is_closed:
+                return False
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._serve, name="output-batches", daemon=True
+                )
+                self._thread.start()
+            self._queue.put(entry)
+        try:
+            return entry.result.result(timeout=seconds)
+        except TimeoutError:
+            entry.result.cancel()
+            raise
+
+    def close(self, seconds: float) -> None:
+        """End: waiting outputs count as not stored."""
+        with self._lock:
+            self._is_closed = True
+            thread = self._thread
+        if thread is not None:
+            self._queue.put(None)
+            thread.join(seconds)
+
+    def _serve(self) -> None:
+        while (first := self._next or self._queue.get()) is not None:
+            self._next = None
+            batch = [entry for entry in self._take(first) if _begin(entry)]
+            if self._is_closed:
+                _settle(batch, ())
+            elif batch:
+                self._send_batch(batch)
+
+    def _take(self, first: _Entry) -> list[_Entry]:
+        """Return `first` and what else is waiting, as much as one request may have."""
+        batch, count, size = [first], len(first.pieces), first.size
+        while True:
+            try:
+                entry = self._queue.get_nowait()
+            except queue.Empty:
+                return batch
+            if entry is None:
+                self._queue.put(None)
+                return batch
+            count, size = count + len(entry.pieces), size + entry.size
+            if count > MAX_PIECES or size > MAX_BATCH_BYTES:
+                self._next = entry
+                return batch
+            batch.append(entry)
+
+    def _send_batch(self, batch: Sequence[_Entry]) -> None:
+        try:
+            stored = self._send([piece for entry in batch for piece in entry.pieces])
+        except Exception as error:
+            for entry in batch:
+                entry.result.set_exception(error)
+        else:
+            _settle(batch, stored)
+
+
+def _begin(entry: _Entry) -> bool:
+    return entry.result.set_running_or_notify_cancel()
+
+
+def _settle(batch: Sequence[_Entry], stored: Collection[str]) -> None:
+    for entry in batch:
+        entry.result.set_result(entry.pieces[0].uid in stored)
