@@ -12,6 +12,7 @@ LAYERS = tuple(f"controlplane/{layer}/" for layer in ("commands", "queries", "ti
 
 KEPT_BY_REASON = {
     "controlplane/commands/hooks/registry.py:_calls": "counts hook threads of this process",
+    "controlplane/commands/jobs/cap.py:_bounds": "bounds of users, which a restart may forget",
     "controlplane/commands/state/attempt_uids.py:_noise": "a simulation replaces it by `use`",
 }
 """`path:name` -> why a module may keep it."""

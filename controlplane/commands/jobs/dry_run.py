@@ -14,10 +14,11 @@ from django.db import transaction
 
 from controlplane import clock
 from controlplane.commands.hooks.registry import PreparationHooks
+from controlplane.commands.jobs.cap import check_cap
 from controlplane.commands.jobs.concurrency import resolve_keys
 from controlplane.commands.jobs.insert import shape_key_of
 from controlplane.commands.jobs.links import forecast_links
-from controlplane.commands.jobs.submit import check_cap, check_store, resolve_names
+from controlplane.commands.jobs.submit import check_store, resolve_names
 from controlplane.domain.jobs.admission import admit
 from controlplane.domain.jobs.satisfiability import shape_of
 from controlplane.domain.jobs.submission import (

@@ -16,9 +16,9 @@ from django.db import transaction
 
 from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.commands.hooks.registry import PreparationHooks
+from controlplane.commands.jobs.cap import check_cap
 from controlplane.commands.jobs.insert import insert_jobs
 from controlplane.commands.jobs.submit import (
-    check_cap,
     check_store,
     describe_submission,
     put_inputs,

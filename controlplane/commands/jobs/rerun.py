@@ -9,12 +9,12 @@ from django.db import transaction
 
 from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.commands.hooks.registry import PreparationHooks
+from controlplane.commands.jobs.cap import check_cap
 from controlplane.commands.jobs.concurrency import lock_keys_of, resolve_keys
 from controlplane.commands.jobs.insert import insert_jobs
 from controlplane.commands.jobs.links import link_jobs
 from controlplane.commands.jobs.submit import (
     Submission,
-    check_cap,
     check_store,
     find_submitted,
     put_inputs,

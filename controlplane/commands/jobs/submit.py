@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.conf import settings
-from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 from django.db import transaction
 
 from controlplane.commands.audit import Action, AuditEntry, record
 from controlplane.commands.hooks.registry import PreparationHooks
+from controlplane.commands.jobs.cap import check_cap
 from controlplane.commands.jobs.concurrency import lock_keys_of, resolve_keys
 from controlplane.commands.jobs.insert import insert_jobs
 from controlplane.commands.jobs.links import check_links, link_jobs
@@ -23,16 +22,15 @@ from controlplane.commands.tenancy.stored_bytes import record_inputs
 from controlplane.domain.errors import CellrunError
 from controlplane.domain.jobs.admission import admit, find_existing, judge_names
 from controlplane.domain.jobs.concurrency import may_conflict
-from controlplane.domain.jobs.submission import JobsRefused, PlannedJob
+from controlplane.domain.jobs.submission import PlannedJob
 from controlplane.outbox import wakes
 from controlplane.queries.jobs.submission import (
-    count_open_tasks_of,
     find_guids,
     find_settling_named,
     find_unfinished_named,
     load_submission_facts,
 )
-from controlplane.spec import Fault, JobSpec
+from controlplane.spec import JobSpec
 from controlplane.storage.current import current_store
 from controlplane.storage.interface import StoreFull
 
@@ -176,24 +174,3 @@ def resolve_names(
     replacing = [name for name, policy in zip(names, policies, strict=True) if policy == "replace"]
     unfinished = find_unfinished_named(owner_id, names)
     return judge_names(jobs, unfinished, find_settling_named(owner_id, replacing))
-
-
-def check_cap(owner_id: int, jobs: Iterable[PlannedJob], *, is_binding: bool = True) -> None:
-    """Check the user's limit of unfinished tasks with these jobs added. Raise JobsRefused.
-
-    Lock the user unless `is_binding` is False (a dry run): two concurrent submissions could pass
-    the check together.
-    """
-    users = get_user_model().objects
-    owner = (users.select_for_update(no_key=True) if is_binding else users).get(pk=owner_id)
-    limit = settings.CELLRUN.max_unfinished_tasks_per_user
-    open_tasks = count_open_tasks_of(owner_id)
-    for job in jobs:
-        open_tasks += sum(len(group.indices) for group in job.groups)
-        if open_tasks > limit:
-            field = "replicas" if job.is_short else "groups"
-            text = (
-                f"would make {open_tasks} unfinished tasks of user {owner.get_username()},"
-                f" who may have {limit}"
-            )
-            raise JobsRefused([(job.position, Fault("" if job.retry_of else field, text))])

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
+from typing import NamedTuple
 
 from django.conf import settings
 
@@ -18,7 +19,7 @@ from controlplane.domain.state.states import OPEN, TERMINAL, CellState
 from controlplane.models import Pool, Project
 from controlplane.queries.jobs.rerun import RetriedJob
 from controlplane.queries.placement.quotas import find_limits
-from controlplane.queries.sql import decoded, encoded, rows, scalar
+from controlplane.queries.sql import decoded, encoded, rows
 from controlplane.queries.tenancy.secrets import find_servers
 from controlplane.queries.tenancy.stored_bytes import count_stored_bytes
 from controlplane.spec import JobSpec
@@ -326,14 +327,31 @@ def _find_named(
 OPEN_COUNT = " + ".join(f"g.counts[{state + 1}]" for state in sorted(OPEN))
 
 
-def count_open_tasks_of(user_id: int) -> int:
+class SubmittedTasks(NamedTuple):
+    """A number of tasks, and the last id that was drawn for a job of any user before."""
+
+    tasks: int
+    last_job: int
+
+
+_LAST_JOB = "coalesce(pg_sequence_last_value(pg_get_serial_sequence('controlplane_job', 'id')), 0)"
+
+
+def count_open_tasks_of(user_id: int) -> SubmittedTasks:
     """Return the number of open tasks of a user's unfinished jobs."""
-    found = scalar(
-        f"""
-        SELECT coalesce(sum({OPEN_COUNT}), 0)
+    statement = f"""
+        SELECT coalesce(sum({OPEN_COUNT}), 0)::bigint, {_LAST_JOB}
         FROM controlplane_job j JOIN controlplane_taskgroup g ON g.job_id = j.id
         WHERE j.owner_id = %s AND j.finished_at IS NULL
-        """,
-        [user_id],
-    )
-    return int(found)
+        """
+    return SubmittedTasks(*rows(statement, [user_id])[0])
+
+
+def count_tasks_submitted_since(user_id: int, job_id: int) -> SubmittedTasks:
+    """Return the number of tasks, also ended ones, of a user's jobs after `job_id`."""
+    statement = f"""
+        SELECT coalesce(sum(g.task_count), 0)::bigint, {_LAST_JOB}
+        FROM controlplane_job j JOIN controlplane_taskgroup g ON g.job_id = j.id
+        WHERE j.id > %s AND j.owner_id = %s
+        """
+    return SubmittedTasks(*rows(statement, [job_id, user_id])[0])
