@@ -14,6 +14,12 @@ from controlplane.contract.codec import MalformedMessage, compact_json
 MAX_PIECES = 200
 """More are refused: each takes 0.5 ms of the web process."""
 
+RESPONSE_SECONDS = 4.0
+"""How long a cell waits for a response."""
+
+STORE_SECONDS = 1.0
+"""After that the control plane begins no piece."""
+
 _MAX_HEAD_BYTES = MAX_PIECES * 120
 
 

@@ -2,17 +2,23 @@
 
 Outputs that end while a request is on its way make up the next one, so that a cell at rest waits
 for nothing, and a busy one makes few requests. An output is tried once in this way. If it is not
-stored, for whatever reason, it is uploaded by itself: one output that fails delays no other for
-longer than this one request.
+known to be stored, for whatever reason, it is uploaded alone. While a request has no response for
+long, no output is tried.
 """
 
+import math
 import queue
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from controlplane.contract.output_batch import MAX_PIECES, OutputPiece
+import structlog
+
+from controlplane.contract.output_batch import MAX_PIECES, RESPONSE_SECONDS, OutputPiece
+
+log = structlog.get_logger(__name__)
 
 MAX_LAST_BYTES = 64 * 1024
 """Larger rests of an attempt are uploaded by themselves."""
@@ -42,27 +48,38 @@ class OutputBatches:
         self._next: _Entry | None = None
         self._thread: threading.Thread | None = None
         self._is_closed = False
+        self._sending_since = math.inf
 
     def store(self, pieces: Sequence[OutputPiece], seconds: float) -> bool:
-        """Upload the pieces of an attempt; return whether they are stored.
+        """Upload the pieces of an attempt; return whether they are known to be stored.
 
-        Raise TimeoutError if that is not known after `seconds`, and what `send` raises.
+        Raise TimeoutError if the request has not ended after `seconds`.
         """
         entry = _Entry(pieces)
         with self._lock:
-            if self._is_closed:
+            if self._is_closed or self._is_stuck() or not self._start():
                 return False
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._serve, name="output-batches", daemon=True
-                )
-                self._thread.start()
             self._queue.put(entry)
         try:
             return entry.result.result(timeout=seconds)
         except TimeoutError:
             entry.result.cancel()
             raise
+
+    def _is_stuck(self) -> bool:
+        # A response of which a byte arrives now and then has no other limit of time.
+        return time.monotonic() - self._sending_since > 2 * RESPONSE_SECONDS
+
+    def _start(self) -> bool:
+        """Start the thread if there is none; return whether it runs."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._serve, name="output-batches", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the machine has no thread left now
+                return False
+            self._thread = thread
+        return True
 
     def close(self, seconds: float) -> None:
         """End: waiting outputs count as not stored."""
@@ -100,13 +117,15 @@ class OutputBatches:
             batch.append(entry)
 
     def _send_batch(self, batch: Sequence[_Entry]) -> None:
+        self._sending_since = time.monotonic()
+        stored: Collection[str] = ()
         try:
             stored = self._send([piece for entry in batch for piece in entry.pieces])
         except Exception as error:
-            for entry in batch:
-                entry.result.set_exception(error)
-        else:
-            _settle(batch, stored)
+            log.info("batch_failed", outputs=len(batch), error=str(error))
+        finally:
+            self._sending_since = math.inf
+        _settle(batch, stored)
 
 
 def _begin(entry: _Entry) -> bool:

@@ -2,7 +2,7 @@
 
 Every PUT has an offset, and the server answers with the size of its copy, which is the next offset.
 So the cell stores no progress, except an empty file `shipped` in the folder of an attempt whose
-output has arrived completely.
+output has arrived completely. The last output of an attempt is first sent in a batch.
 """
 
 import shutil
@@ -16,7 +16,12 @@ import requests
 import structlog
 
 from controlplane.contract.codec import MalformedMessage
-from controlplane.contract.output_batch import OutputPiece, pack_pieces, read_stored
+from controlplane.contract.output_batch import (
+    RESPONSE_SECONDS,
+    OutputPiece,
+    pack_pieces,
+    read_stored,
+)
 from controlplane.contract.wire import keys
 from workers import clock
 from workers.output.batches import MAX_LAST_BYTES, OutputBatches
@@ -26,11 +31,12 @@ log = structlog.get_logger(__name__)
 
 STREAMS = ("stdout", "stderr")
 ROUND_SECONDS = 0.5  # between uploads of new output: a follower gets a line within a second
-SHORT_SECONDS = 0.5  # attempts that run for less upload their output at their end only
-MAX_PAUSE_SECONDS = 30.0  # between rounds while the control plane does not answer
+SHORT_SECONDS = 0.25  # attempts that run for less upload their output at their end only
+MAX_PAUSE_SECONDS = 30.0  # between tries of one output, and rounds without a response
 CHUNK_BYTES = 1024 * 1024
 HTTP_SECONDS = (3.05, 10.0)
-BATCH_SECONDS = 5.0
+# After so many requests in a row without a response, a round ends.
+MAX_UNANSWERED = 2
 KEPT_SECONDS = 24 * 3600.0  # how long folders of ended attempts stay on the machine
 SWEEP_SECONDS = 600.0
 SHIPPED = "shipped"
@@ -41,7 +47,7 @@ class UploadDeferred(Exception):
 
 
 class NoResponse(UploadDeferred):
-    """The control plane did not answer: other chunks wait as well."""
+    """The control plane did not answer."""
 
 
 class StreamEnded(Exception):
@@ -62,7 +68,9 @@ class Upload:
     ended: set[str] = field(default_factory=set)  # streams of which no more is stored
     unwanted: bool = False  # the control plane does not know the attempt (any more)
     complete: bool = False  # no more output will be written
-    since: float = field(default_factory=time.monotonic)  # when its upload began
+    since: float = 0.0  # when its upload began
+    pause: float = 0.0  # grows with each try in a row that was deferred
+    try_at: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -79,6 +87,7 @@ class LogShipper:
         now: Callable[[], float] = clock.wall_seconds,
         round_seconds: float = ROUND_SECONDS,
         short_seconds: float = SHORT_SECONDS,
+        timer: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create an uploader; `folder` has one folder per attempt.
 
@@ -91,6 +100,7 @@ class LogShipper:
         self._now = now
         self._round_seconds = round_seconds
         self._short_seconds = short_seconds
+        self._timer = timer
         self._lock = threading.Lock()
         self._uploads: dict[str, Upload] = {}
         self._closed = threading.Event()
@@ -116,15 +126,16 @@ class LogShipper:
     def watch(self, uid: str, folder: Path) -> None:
         """Upload the output in `folder` continuously."""
         with self._lock:
-            self._uploads[uid] = Upload(uid, folder)
+            self._uploads[uid] = Upload(uid, folder, since=self._timer())
             # An adopted attempt may write more after an earlier process uploaded all.
             (folder / SHIPPED).unlink(missing_ok=True)
 
     def finish(self, uid: str, seconds: float) -> None:
         """Upload the rest of a complete output: here for `seconds` at most, then in the thread.
 
-        A small rest is uploaded together with those of other attempts that end.
+        A small rest is first sent together with those of other attempts that end.
         """
+        ends_at = self._timer() + seconds
         with self._lock:
             upload = self._uploads.get(uid)
         if upload is None:
@@ -136,7 +147,7 @@ class LogShipper:
             if not upload.lock.acquire(timeout=seconds):
                 raise UploadDeferred("another thread is sending it")
             try:
-                self._send_rest(upload, time.monotonic() + seconds)
+                self._send_rest(upload, ends_at)
             finally:
                 upload.lock.release()
         except UploadDeferred as error:
@@ -152,11 +163,11 @@ class LogShipper:
 
     def _serve(self) -> None:
         pause = self._round_seconds
-        swept_at = time.monotonic()
+        swept_at = self._timer()
         while not self._closed.wait(pause):
             try:
-                if time.monotonic() - swept_at > SWEEP_SECONDS:
-                    swept_at = time.monotonic()
+                if self._timer() - swept_at > SWEEP_SECONDS:
+                    swept_at = self._timer()
                     self.sweep()
                 self.send_round()
                 pause = self._round_seconds
@@ -167,30 +178,48 @@ class LogShipper:
                 log.exception("output_round_failed", cell=self._cell)
 
     def send_round(self) -> None:
-        """Upload one chunk of new output for every attempt. Raise UploadDeferred."""
+        """Upload one chunk of new output for every attempt.
+
+        An output that is deferred has a pause of its own. Raise NoResponse, which ends the round,
+        after two outputs in a row without a response.
+        """
         with self._lock:
             uploads = list(self._uploads.values())
-        refused: UploadDeferred | None = None
+        unanswered = 0
         for upload in uploads:
             if self._closed.is_set():
                 return
-            if not upload.complete and time.monotonic() - upload.since < self._short_seconds:
-                continue  # `finish` may soon send it together with others
-            if not upload.lock.acquire(blocking=False):
-                continue  # `finish` is sending it
-            try:
-                if self._url:
-                    self._send_some(upload, sum(HTTP_SECONDS))
-                elif upload.complete:
-                    self._forget(upload)
-            except NoResponse:
-                raise
-            except UploadDeferred as error:
-                refused = error  # other attempts may succeed
-            finally:
-                upload.lock.release()
-        if refused is not None:
-            raise refused
+            # `finish` may soon send a young output together with others, or is sending it.
+            if self._is_due(upload) and upload.lock.acquire(blocking=False):
+                try:
+                    unanswered = 0 if self._try(upload) else unanswered + 1
+                finally:
+                    upload.lock.release()
+            if unanswered == MAX_UNANSWERED:
+                raise NoResponse(f"no response to {unanswered} requests in a row")
+
+    def _is_due(self, upload: Upload) -> bool:
+        now = self._timer()
+        is_young = not upload.complete and now - upload.since < self._short_seconds
+        return not is_young and now >= upload.try_at
+
+    def _try(self, upload: Upload) -> bool:
+        """Upload a chunk of each stream; return whether there was a response if one was needed."""
+        if self._uploads.get(upload.uid) is not upload:
+            return True  # `finish` has sent it meanwhile
+        if not self._url:
+            if upload.complete:
+                self._forget(upload)
+            return True
+        try:
+            self._send_some(upload, self._timer() + sum(HTTP_SECONDS))
+            upload.pause = 0.0
+            return True
+        except UploadDeferred as error:
+            upload.pause = min(max(2 * upload.pause, self._round_seconds), MAX_PAUSE_SECONDS)
+            upload.try_at = self._timer() + upload.pause
+            log.info("output_deferred", cell=self._cell, attempt=upload.uid, error=str(error))
+            return not isinstance(error, NoResponse)
 
     def sweep(self) -> None:
         """Delete the output of attempts that ended long ago."""
@@ -209,46 +238,49 @@ class LogShipper:
     def _send_rest(self, upload: Upload, ends_at: float) -> None:
         """Upload what is left of a complete output. Raise UploadDeferred."""
         pieces = _read_last_pieces(upload)
-        seconds = ends_at - time.monotonic()
         try:
-            if pieces and self._batches.store(pieces, seconds):
+            if pieces and self._batches.store(pieces, ends_at - self._timer()):
                 self._forget(upload)
                 return
-        except TimeoutError as error:
-            raise UploadDeferred(f"no response within {seconds:.3g} s") from error
-        while (rest := ends_at - time.monotonic()) > 0:
-            if self._send_some(upload, rest):
+        except TimeoutError:
+            # Not alone now: requests of many attempts would follow one that is only slow.
+            raise UploadDeferred("no response in time") from None
+        while self._timer() < ends_at:
+            if self._send_some(upload, ends_at):
                 return
 
     def _post_batch(self, pieces: Sequence[OutputPiece]) -> Collection[str]:
         """Return the attempts of which the control plane stored all pieces. Raise NoResponse."""
         url, body = f"{self._url}/api/v1/logs:batch", pack_pieces(pieces)
-        answer = self._request("POST", url, body, BATCH_SECONDS)
+        answer = self._request("POST", url, body, RESPONSE_SECONDS)
         try:
             return read_stored(answer.json()) if answer.status_code == 200 else ()
         except (ValueError, MalformedMessage):
             return ()
 
-    def _send_some(self, upload: Upload, seconds: float) -> bool:
-        """Upload a chunk of each stream in `seconds`; return whether all output was uploaded.
+    def _send_some(self, upload: Upload, ends_at: float) -> bool:
+        """Upload a chunk of each stream; return whether all output was uploaded.
 
-        The caller holds the lock. Raise UploadDeferred.
+        No request begins after `ends_at`. The caller holds the lock. Raise UploadDeferred.
         """
         complete = upload.complete  # read before the files, which are then complete
         has_more = False
         for stream in STREAMS:
             if not upload.unwanted and stream not in upload.ended:
-                has_more |= self._send_chunk(upload, stream, seconds)
+                has_more |= self._send_chunk(upload, stream, ends_at)
         if complete and not has_more:
             self._forget(upload)
         return not has_more
 
-    def _send_chunk(self, upload: Upload, stream: str, seconds: float) -> bool:
+    def _send_chunk(self, upload: Upload, stream: str, ends_at: float) -> bool:
         """Upload the next chunk of `stream`; return whether there is more. Raise UploadDeferred."""
         offset = upload.sent[stream]
         chunk = _read_piece(upload.folder / stream, offset, CHUNK_BYTES + 1)
         if not chunk:
             return False
+        seconds = ends_at - self._timer()
+        if seconds <= 0:
+            raise UploadDeferred("no time is left")
         try:
             size = self._put(upload, stream, chunk[:CHUNK_BYTES], seconds)
         except StreamEnded:

@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import compress
 from uuid import UUID
 
 import structlog
@@ -16,7 +15,7 @@ from controlplane.commands.tenancy.stored_bytes import (
     record_output,
     record_outputs,
 )
-from controlplane.contract.output_batch import OutputPiece
+from controlplane.contract.output_batch import STORE_SECONDS, OutputPiece
 from controlplane.contract.wire import keys
 from controlplane.domain.errors import CellrunError, NotFound
 from controlplane.domain.jobs.stored_bytes import END_OF_STREAM, LimitedStorage
@@ -51,8 +50,6 @@ __all__ = (
 
 # Allows for clock skew, and limits the time in which a recorded upload can be replayed.
 MAX_CLOCK_SKEW_SECONDS = 300
-# Shorter than a cell waits for a response.
-BATCH_SECONDS = 2.0
 _NO_BODY = hashlib.sha256().hexdigest()
 
 
@@ -178,18 +175,17 @@ def append_last_outputs(cell: str, pieces: Sequence[OutputPiece]) -> list[UUID]:
         if (uid := _read_uid(piece.uid)) is not None:
             outputs.setdefault(uid, []).append(piece)
     accepted = sorted(find_attempts_with_storage(cell, outputs))
-    batch = _Batch(clock.monotonic() + BATCH_SECONDS)
+    batch = _Batch(clock.monotonic() + STORE_SECONDS)
+    purged: set[UUID] = set()
     try:
-        with ThreadPoolExecutor(appends_at_once()) as pool:
-            each = pool.map if appends_at_once() > 1 else map
-            results = list(each(batch.append, accepted, map(outputs.__getitem__, accepted)))
+        stored = batch.append_all([(uid, outputs[uid]) for uid in accepted])
     finally:
-        # Whatever failed: no byte in the store remains uncounted, and no file of a purged attempt.
-        record_outputs(batch.sizes)
-        purged = find_purged(accepted)
-        if purged:
+        # Whatever failed, no byte of the store remains uncounted, and no file of a purged attempt.
+        try:
+            record_outputs(batch.sizes)
+        finally:
+            purged = find_purged(accepted)
             _remove_purged(purged)
-    stored = compress(accepted, results)
     return [uid for uid in stored if uid not in purged]
 
 
@@ -198,16 +194,28 @@ class _Batch:
     """The sizes of streams to which a batch has appended, and when it begins no more."""
 
     ends_at: float
+    store_failed: bool = False
     sizes: dict[tuple[UUID, str], int] = field(default_factory=dict)
 
-    def append(self, uid: UUID, pieces: Sequence[OutputPiece]) -> bool:
+    def append_all(self, outputs: Sequence[tuple[UUID, Sequence[OutputPiece]]]) -> list[UUID]:
+        """Append to the streams of attempts; return those of which all pieces are stored."""
+        at_once = appends_at_once()
+        if at_once == 1:
+            results = [self._append(*output) for output in outputs]
+        else:
+            with ThreadPoolExecutor(at_once) as pool:
+                results = list(pool.map(lambda output: self._append(*output), outputs))
+        return [uid for (uid, _), is_stored in zip(outputs, results, strict=True) if is_stored]
+
+    def _append(self, uid: UUID, pieces: Sequence[OutputPiece]) -> bool:
         """Append to the streams of an attempt; return whether all pieces are stored.
 
         It runs in threads, and uses no database.
         """
         append = current_store().append_log
         for piece in pieces:
-            if piece.stream not in STREAMS or clock.monotonic() >= self.ends_at:
+            is_over = self.store_failed or clock.monotonic() >= self.ends_at
+            if is_over or piece.stream not in STREAMS:
                 return False
             key = uid, piece.stream
             try:
@@ -216,7 +224,7 @@ class _Batch:
                 self.sizes[key] = error.size
                 return False
             except (StoreFull, StoreUnavailable):
-                self.ends_at = 0.0
+                self.store_failed = True
                 return False
             except OSError:
                 log.exception("output_not_stored", attempt=str(uid))
@@ -234,8 +242,12 @@ def _read_uid(text: str) -> UUID | None:
 def _remove_purged(uids: Collection[UUID]) -> None:
     """Remove files that a purge meanwhile has missed: it has deleted the row that leads to them."""
     for uid in uids:
-        current_store().remove_logs(uid)
-    forget_attempts(uids, keep_cached=True)
+        try:
+            current_store().remove_logs(uid)
+        except OSError:
+            log.exception("purged_output_not_removed", attempt=str(uid))
+    if uids:
+        forget_attempts(uids, keep_cached=True)
 
 
 def _find_end(uid: UUID, stream: str, offset: int) -> LimitedStorage | None:

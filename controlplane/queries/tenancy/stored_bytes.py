@@ -47,21 +47,26 @@ def load_limits(project_ids: Collection[int]) -> dict[int, int | None]:
 
 def find_attempts_with_storage(cell: str, uids: Collection[UUID]) -> set[UUID]:
     """Return the attempts of a cell, among `uids`, whose projects have storage left."""
-    found = dict(
-        rows(
-            """
+    found = rows(
+        f"""
+        WITH own AS (
             SELECT a.uid, j.project_id FROM controlplane_attempt a
             JOIN controlplane_cell c ON c.id = a.cell_id JOIN controlplane_job j ON j.id = a.job_id
             WHERE c.name = %s AND a.uid = ANY(%s::uuid[])
-            """,
-            [cell, list(uids)],
+        ), limited AS MATERIALIZED (
+            SELECT p.id, d.name || '/' || p.name, {LIMIT}, {USED}
+            FROM controlplane_project p {LIMITED}
+            WHERE p.id IN (SELECT project_id FROM own) AND {LIMIT} IS NOT NULL
         )
+        SELECT own.uid, limited.* FROM own LEFT JOIN limited ON limited.id = own.project_id
+        """,
+        [cell, list(uids)],
     )
-    projects = set(found.values())
-    limits = {key: limit for key, limit in load_limits(projects).items() if limit is not None}
-    used = count_stored_bytes(limits)
-    used_up = {key for key in limits if LimitedStorage("", limits[key], used[key]).is_used_up}
-    return {uid for uid, project in found.items() if project not in used_up}
+    return {
+        uid
+        for uid, project_id, *storage in found
+        if project_id is None or not LimitedStorage(*storage).is_used_up
+    }
 
 
 def find_storage_of_attempt(uid: UUID) -> tuple[LimitedStorage, int] | None:

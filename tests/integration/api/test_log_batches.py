@@ -174,7 +174,7 @@ def test_stream_that_cannot_be_written_fails_alone(
 def test_no_output_is_begun_when_the_time_is_over(
     submitter: Caller, cell: Cell, attempts: list[Attempt], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "BATCH_SECONDS", 0.0)
+    monkeypatch.setattr(logs, "STORE_SECONDS", 0.0)
     assert stored_of(upload(cell, *(piece(it, b"x") for it in attempts))) == set()
     assert stored(submitter) == 0
 
@@ -216,6 +216,30 @@ def test_upload_during_the_deletion_of_a_job_leaves_nothing(
     assert stored(submitter) == 4
     found = current_store().read_log(attempts[0].uid, "stdout", offset=0, limit=9)
     assert found.content == b""
+
+
+def test_purged_output_is_removed_if_the_record_or_another_removal_fails(
+    submitter: Caller, cell: Cell, attempts: list[Attempt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove_logs = current_store().remove_logs
+    first, *others = sorted(it.uid for it in attempts)
+
+    def deleted_before(_: object) -> None:
+        for attempt in attempts:
+            delete(attempt)
+        raise OperationalError("the connection is closed")
+
+    def fail_once(uid: UUID) -> None:
+        if uid == first:
+            raise OSError("input/output error")
+        remove_logs(uid)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(logs, "record_outputs", deleted_before)
+        patch.setattr(current_store(), "remove_logs", fail_once)
+        assert upload(cell, *(piece(it, b"lost") for it in attempts)).status == 503
+    for uid in others:
+        assert current_store().read_log(uid, "stdout", offset=0, limit=9).content == b""
 
 
 def test_pieces_of_many_attempts_take_as_many_statements_as_one(

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -26,6 +27,8 @@ class Store:
         self.unknown: set[str] = set()
         self.full: set[str] = set()
         self.fails = 0
+        self.refused: set[str] = set()
+        self.tries = 0  # of refused ones
         self.batches: list[set[str]] = []  # the streams of each request for several attempts
         self.answer_batch = self.append_batch
         web.route = self.answer
@@ -56,6 +59,9 @@ class Store:
             return 503
         if uid in self.unknown:
             return 404
+        if uid in self.refused:
+            self.tries += 1
+            return 507
         key = f"{uid}/{stream}"
         log = self.logs.get(key, b"")
         if offset != len(log):
@@ -80,7 +86,13 @@ class Cell:
         self.shippers: list[LogShipper] = []
         self.shipper = self.begin()
 
-    def begin(self, *, round_seconds: float = 0.02, short_seconds: float = 0.0) -> LogShipper:
+    def begin(
+        self,
+        *,
+        round_seconds: float = 0.02,
+        short_seconds: float = 0.0,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> LogShipper:
         self.shipper = LogShipper(
             control_url=self.url,
             cell="cell-1",
@@ -89,6 +101,7 @@ class Cell:
             now=lambda: NOW,
             round_seconds=round_seconds,
             short_seconds=short_seconds,
+            timer=timer,
         )
         self.shippers.append(self.shipper)
         return self.shipper

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 
 from controlplane.contract.output_batch import MAX_PIECES, OutputPiece
 from tests.conformance.kit import until
-from tests.harness.web import Answer, Web
+from tests.harness.web import Answer, Request, Web
 from tests.unit.workers.test_logs import Cell, Store
+from workers.output import batches as batches_module
 from workers.output.batches import MAX_LAST_BYTES
-from workers.output.shipper import CHUNK_BYTES, SHIPPED
+from workers.output.shipper import CHUNK_BYTES, MAX_UNANSWERED, SHIPPED, NoResponse
 
 
 @pytest.fixture
@@ -49,6 +51,15 @@ def ends() -> Iterator[Callable[..., threading.Thread]]:
     yield end
     for thread in threads:
         thread.join(30)
+
+
+class FakeResponse:
+    """A response to the upload of one byte."""
+
+    status_code = 200
+
+    def json(self) -> dict[str, int]:
+        return {"size": 1}
 
 
 class Gate:
@@ -183,17 +194,18 @@ def test_every_refusal_of_a_request_leads_to_uploads_of_each_alone(
     assert is_shipped(cell, "a")
 
 
-def test_end_does_not_wait_for_a_control_plane_that_is_away(
+def abort(_: object) -> Answer:
+    raise ConnectionAbortedError
+
+
+def test_control_plane_that_is_away_ends_no_attempt_late(
     cell: Cell, store: Store, web: Web
 ) -> None:
-    def abort(_: object) -> Answer:
-        raise ConnectionAbortedError
-
-    store.answer_batch = abort
+    web.route = abort
     cell.shipper.watch("a", cell.write("a", b"one\n"))
     cell.shipper.finish("a", 30)
     assert store.logs == {}
-    assert {request.method for request in web.requests} == {"POST"}
+    web.route = store.answer
     cell.shipper.send_round()
     assert store.logs == {"a/stdout": b"one\n"}
     assert is_shipped(cell, "a")
@@ -207,10 +219,77 @@ def test_lost_response_stores_nothing_twice(cell: Cell, store: Store) -> None:
     store.answer_batch = lose
     cell.shipper.watch("a", cell.write("a", b"one\n"))
     cell.shipper.finish("a", 30)
-    assert not is_shipped(cell, "a")
-    cell.shipper.send_round()
     assert store.logs == {"a/stdout": b"one\n"}
     assert is_shipped(cell, "a")
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_output_that_never_gets_a_response_stops_no_other(
+    cell: Cell, store: Store, web: Web, ends: Callable[..., threading.Thread], is_first: bool
+) -> None:
+    def answer(request: Request) -> Answer:
+        return abort(request) if b"poison" in request.body else store.answer(request)
+
+    web.route = answer
+    names = ["b", "c", "d"]
+    names.insert(0 if is_first else 3, "a")
+    for name in names:
+        cell.shipper.watch(name, cell.write(name, b"poison" if name == "a" else b"good"))
+    gate = Gate(store)
+    threads = [ends(cell, "first")]
+    until(lambda: len(store.batches) == 1)
+    for name in names:
+        threads.append(threading.Thread(target=cell.shipper.finish, args=(name, 30)))
+        threads[-1].start()
+    until(lambda: cell.shipper._batches._queue.qsize() == 4)
+    gate.open()
+    for thread in threads:
+        thread.join(30)
+    assert all(is_shipped(cell, name) for name in ("b", "c", "d"))
+    for number in range(3):
+        cell.shipper.watch(f"e{number}", cell.write(f"e{number}", b"good"))
+        cell.shipper.send_round()
+        assert store.logs[f"e{number}/stdout"] == b"good"
+    assert "a/stdout" not in store.logs
+    web.route = store.answer
+    cell.shipper._uploads["a"].try_at = 0.0
+    cell.shipper.send_round()
+    assert store.logs["a/stdout"] == b"poison"
+
+
+def test_round_ends_if_the_control_plane_is_away(cell: Cell, web: Web, store: Store) -> None:
+    web.route = abort
+    for number in range(10):
+        cell.shipper.watch(f"a{number}", cell.write(f"a{number}", b"x"))
+    with pytest.raises(NoResponse):
+        cell.shipper.send_round()
+    tried = {request.path for request in web.requests}
+    assert len(tried) == MAX_UNANSWERED
+    web.route = store.answer
+    cell.shipper.send_round()
+    assert len(store.logs) == 10 - MAX_UNANSWERED
+
+
+def test_refused_output_has_a_pause_of_its_own(cell: Cell, store: Store) -> None:
+    now = 1000.0
+    cell.begin(round_seconds=0.5, timer=lambda: now)
+    store.refused = {"bad"}
+    for name in ("bad", "good"):
+        cell.shipper.watch(name, cell.write(name, b"x"))
+    tries = []
+    for _ in range(240):
+        before = store.tries
+        cell.write("good", b"y")
+        cell.shipper.send_round()
+        tries += [now] * (store.tries - before)
+        now += 0.5
+    assert len(store.logs["good/stdout"]) == 241
+    pauses = [after - before for before, after in pairwise(tries)]
+    assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    store.refused = set()
+    now += 30
+    cell.shipper.send_round()
+    assert store.logs["bad/stdout"] == b"x"
 
 
 def test_output_without_a_response_delays_others_by_one_request(
@@ -218,10 +297,8 @@ def test_output_without_a_response_delays_others_by_one_request(
 ) -> None:
     gate = Gate(store)
     ends(cell, "slow", seconds=0.2).join(30)
-    late = ends(cell, "late", seconds=0.2)
-    late.join(30)
-    # The thread uploads it alone, without waiting for the request on its way.
-    until(lambda: not cell.shipper._uploads["late"].lock.locked())
+    ends(cell, "late", seconds=0.2).join(30)
+    # The thread uploads them alone, without waiting for the request on its way.
     cell.shipper.send_round()
     assert store.logs == {"late/stdout": b"x", "slow/stdout": b"x"}
     gate.open()
@@ -230,6 +307,51 @@ def test_output_without_a_response_delays_others_by_one_request(
     assert store.logs == {"late/stdout": b"x", "slow/stdout": b"x", "next/stdout": b"y"}
     # An output whose end no longer waits is in no later request.
     assert store.batches == [{"slow/stdout"}, {"next/stdout"}]
+
+
+def test_no_output_waits_for_a_request_that_does_not_end(
+    cell: Cell, store: Store, ends: Callable[..., threading.Thread]
+) -> None:
+    gate = Gate(store)
+    ends(cell, "slow", seconds=0.1).join(30)
+    cell.shipper._batches._sending_since -= 1000
+    ends(cell, "next", seconds=30).join(30)
+    assert store.logs == {"next/stdout": b"x"}
+    gate.open()
+
+
+def test_machine_without_threads_uploads_each_output_alone(
+    cell: Cell, store: Store, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    for name in ("a", "b"):
+        cell.shipper.watch(name, cell.write(name, b"x"))
+    with monkeypatch.context() as patch:
+        patch.setattr(batches_module.threading.Thread, "start", fail)
+        # The server of this test needs threads as well.
+        patch.setattr(cell.shipper, "_request", lambda *_: FakeResponse())
+        cell.shipper.finish("a", 30)
+    assert is_shipped(cell, "a")
+    cell.shipper.finish("b", 30)
+    assert store.batches == [{"b/stdout"}]
+
+
+def test_round_skips_what_was_sent_since_its_beginning(
+    cell: Cell, store: Store, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(request: Request) -> Answer:
+        if request.method == "PUT":
+            cell.shipper.finish("b", 30)
+        return store.answer(request)
+
+    for name in ("a", "b"):
+        cell.shipper.watch(name, cell.write(name, b"x"))
+    web.route = answer
+    cell.shipper.send_round()
+    assert [request.method for request in web.requests] == ["PUT", "POST"]
+    assert store.logs == {"a/stdout": b"x", "b/stdout": b"x"}
 
 
 def test_rounds_do_not_wait_for_an_output_that_ends(
