@@ -21,6 +21,7 @@ from controlplane.contract.messages.orders import (
 from controlplane.contract.messages.phases import read_phases
 from controlplane.contract.messages.reports import AttemptReport
 from workers.cell_attempt import CellAttempt
+from workers.finished_attempts import FinishedAttempt, FinishedAttempts
 from workers.journal_file import NO_ROOM, JournalStore
 
 log = structlog.get_logger(__name__)
@@ -29,14 +30,6 @@ log = structlog.get_logger(__name__)
 COMPACT_BYTES = 16 << 20
 # How long a uid stays known after the deadline of its order.
 KNOWN_SECONDS = 24 * 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class FinishedAttempt:
-    """An attempt that ended or was refused; its uid is known `until` then (seconds since 1970)."""
-
-    until: float
-    never_created: bool = False
 
 
 @dataclass(slots=True)
@@ -55,7 +48,7 @@ class JournalState:
     acked: int = 0
     specs: dict[int, GroupSpec] = field(default_factory=dict)
     attempts: dict[str, CellAttempt] = field(default_factory=dict)
-    done: dict[str, FinishedAttempt] = field(default_factory=dict)
+    done: FinishedAttempts = field(default_factory=FinishedAttempts)
 
     @property
     def is_blank(self) -> bool:
@@ -93,6 +86,8 @@ class JournalState:
                     self.finish(run.uid, run.start_before + KNOWN_SECONDS, False)
             case "done", [uid, until, *never_created]:
                 self.finish(uid, until, bool(never_created))
+            case "known", page:
+                self.done.add_page(page)
             case "stop", [body]:
                 self.stop(StopAttempt.read(body))
             case "end", [body]:
@@ -146,7 +141,7 @@ class JournalState:
     def finish(self, uid: str, until: float, never_created: bool) -> None:
         """Replace the record of an acknowledged or refused attempt by its uid."""
         self.attempts.pop(uid, None)
-        self.done[uid] = FinishedAttempt(until, never_created)
+        self.done.add(uid, FinishedAttempt(until, never_created))
 
     @staticmethod
     def _apply_to_attempt(record: CellAttempt, kind: str, facts: list[Any]) -> None:
@@ -349,8 +344,7 @@ class CellJournal:
     def forget(self, now: float) -> None:
         """Forget unneeded uids and specs; compaction removes them from the file."""
         memory = self.memory
-        for uid in [uid for uid, done in memory.done.items() if done.until < now]:
-            del memory.done[uid]
+        memory.done.forget(now)
         for spec_id in memory.specs.keys() - memory.used_specs():
             del memory.specs[spec_id]
 
@@ -377,8 +371,7 @@ class CellJournal:
             if record.stage:
                 yield ["reach", uid, record.stage]
             yield from (["crash", uid] for _ in range(record.crashes))
-        for uid, done in memory.done.items():
-            yield ["done", uid, done.until, *([True] if done.never_created else [])]
+        yield from memory.done.entries()
         yield ["counts", memory.written, memory.claim, memory.starts]
 
     def _write(self, kind: str, *facts: Any) -> None:

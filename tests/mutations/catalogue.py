@@ -200,7 +200,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "done-is-forgotten",
         f"{_W}journal.py",
-        "        self.done[uid] = FinishedAttempt(until, never_created)",
+        "        self.done.add(uid, FinishedAttempt(until, never_created))",
         "        pass",
         "a late order starts what has ended",
         needs="delay",

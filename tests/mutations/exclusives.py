@@ -63,7 +63,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         "            is_refused = life is None and launch.permit() is not Permit.YES",
         "            is_refused = False",
         "a start that came late happens without a lease",
-        needs="exclusive+lose_engine",
-        within=120,
+        scenario="tests/conformance/test_life.py::test_nothing_is_created_without_a_permit[memory]",
     ),
 )

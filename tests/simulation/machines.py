@@ -189,8 +189,11 @@ class Machine:
         memory = JournalFile(self.disk).journal(self.name).memory
         first_behind = SequenceNumbers(lambda: memory.written + 1).draw()
         if known_seq(memory.incarnation) < first_behind:
-            known = memory.attempts.keys() | memory.done.keys()
-            self.forgotten.update(uid for uid in self.engine.starts if uid not in known)
+            self.forgotten.update(
+                uid
+                for uid in self.engine.starts
+                if uid not in memory.attempts and uid not in memory.done
+            )
         return True
 
     def _begin_guard(self, watchlist: Watchlist) -> LocalGuardLink:
