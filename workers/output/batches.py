@@ -1,9 +1,8 @@
 """Upload the last output of attempts that end at about the same time in one request.
 
 Outputs that end while a request is on its way make up the next one, so that a cell at rest waits
-for nothing, and a busy one makes few requests. An output is tried once in this way. If it is not
-known to be stored, for whatever reason, it is uploaded alone. While a request has no response for
-long, no output is tried.
+for nothing, and a busy one makes few requests. An output is tried once in this way, and is uploaded
+alone if it is not stored. While a request takes long, no output is tried.
 """
 
 import math
@@ -14,11 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-import structlog
-
 from controlplane.contract.output_batch import MAX_PIECES, RESPONSE_SECONDS, OutputPiece
-
-log = structlog.get_logger(__name__)
 
 MAX_LAST_BYTES = 64 * 1024
 """Larger rests of an attempt are uploaded by themselves."""
@@ -30,6 +25,7 @@ Send = Callable[[Sequence[OutputPiece]], Collection[str]]
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entry:
     pieces: Sequence[OutputPiece]  # of one attempt
+    on_stored: Callable[[], object]
     result: Future[bool] = field(default_factory=Future)
 
     @property
@@ -50,12 +46,15 @@ class OutputBatches:
         self._is_closed = False
         self._sending_since = math.inf
 
-    def store(self, pieces: Sequence[OutputPiece], seconds: float) -> bool:
-        """Upload the pieces of an attempt; return whether they are known to be stored.
+    def store(
+        self, pieces: Sequence[OutputPiece], seconds: float, on_stored: Callable[[], object]
+    ) -> bool:
+        """Upload the pieces of an attempt; return whether they are stored.
 
-        Raise TimeoutError if the request has not ended after `seconds`.
+        Call `on_stored` if they are, possibly later. Raise what `send` raises, and TimeoutError if
+        the request has not ended after `seconds`.
         """
-        entry = _Entry(pieces)
+        entry = _Entry(pieces, on_stored)
         with self._lock:
             if self._is_closed or self._is_stuck() or not self._start():
                 return False
@@ -118,14 +117,15 @@ class OutputBatches:
 
     def _send_batch(self, batch: Sequence[_Entry]) -> None:
         self._sending_since = time.monotonic()
-        stored: Collection[str] = ()
         try:
             stored = self._send([piece for entry in batch for piece in entry.pieces])
         except Exception as error:
-            log.info("batch_failed", outputs=len(batch), error=str(error))
+            for entry in batch:
+                entry.result.set_exception(error)
+        else:
+            _settle(batch, stored)
         finally:
             self._sending_since = math.inf
-        _settle(batch, stored)
 
 
 def _begin(entry: _Entry) -> bool:
@@ -134,4 +134,7 @@ def _begin(entry: _Entry) -> bool:
 
 def _settle(batch: Sequence[_Entry], stored: Collection[str]) -> None:
     for entry in batch:
-        entry.result.set_result(entry.pieces[0].uid in stored)
+        is_stored = entry.pieces[0].uid in stored
+        if is_stored:
+            entry.on_stored()
+        entry.result.set_result(is_stored)

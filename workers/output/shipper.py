@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import requests
@@ -32,22 +33,16 @@ log = structlog.get_logger(__name__)
 STREAMS = ("stdout", "stderr")
 ROUND_SECONDS = 0.5  # between uploads of new output: a follower gets a line within a second
 SHORT_SECONDS = 0.25  # attempts that run for less upload their output at their end only
-MAX_PAUSE_SECONDS = 30.0  # between tries of one output, and rounds without a response
+MAX_PAUSE_SECONDS = 30.0  # between tries of an output that cannot be uploaded
 CHUNK_BYTES = 1024 * 1024
 HTTP_SECONDS = (3.05, 10.0)
-# After so many requests in a row without a response, a round ends.
-MAX_UNANSWERED = 2
 KEPT_SECONDS = 24 * 3600.0  # how long folders of ended attempts stay on the machine
 SWEEP_SECONDS = 600.0
 SHIPPED = "shipped"
 
 
 class UploadDeferred(Exception):
-    """The control plane did not accept a chunk, which is sent again later."""
-
-
-class NoResponse(UploadDeferred):
-    """The control plane did not answer."""
+    """The control plane did not accept a chunk, or did not respond: it is sent again later."""
 
 
 class StreamEnded(Exception):
@@ -150,7 +145,7 @@ class LogShipper:
                 self._send_rest(upload, ends_at)
             finally:
                 upload.lock.release()
-        except UploadDeferred as error:
+        except (UploadDeferred, OSError) as error:
             log.info("last_output_delayed", cell=self._cell, attempt=uid, error=str(error))
 
     def close(self) -> None:
@@ -162,64 +157,55 @@ class LogShipper:
         self._session.close()
 
     def _serve(self) -> None:
-        pause = self._round_seconds
         swept_at = self._timer()
-        while not self._closed.wait(pause):
+        while not self._closed.wait(self._round_seconds):
             try:
                 if self._timer() - swept_at > SWEEP_SECONDS:
                     swept_at = self._timer()
                     self.sweep()
                 self.send_round()
-                pause = self._round_seconds
-            except UploadDeferred as error:
-                pause = min(pause * 2, MAX_PAUSE_SECONDS)
-                log.warning("output_delayed", cell=self._cell, error=str(error))
             except Exception:
                 log.exception("output_round_failed", cell=self._cell)
 
     def send_round(self) -> None:
         """Upload one chunk of new output for every attempt.
 
-        An output that is deferred has a pause of its own. Raise NoResponse, which ends the round,
-        after two outputs in a row without a response.
+        An output that cannot be uploaded has a pause of its own, and delays the others by its
+        request.
         """
         with self._lock:
             uploads = list(self._uploads.values())
-        unanswered = 0
         for upload in uploads:
             if self._closed.is_set():
                 return
             # `finish` may soon send a young output together with others, or is sending it.
             if self._is_due(upload) and upload.lock.acquire(blocking=False):
                 try:
-                    unanswered = 0 if self._try(upload) else unanswered + 1
+                    self._try(upload)
                 finally:
                     upload.lock.release()
-            if unanswered == MAX_UNANSWERED:
-                raise NoResponse(f"no response to {unanswered} requests in a row")
 
     def _is_due(self, upload: Upload) -> bool:
         now = self._timer()
         is_young = not upload.complete and now - upload.since < self._short_seconds
         return not is_young and now >= upload.try_at
 
-    def _try(self, upload: Upload) -> bool:
-        """Upload a chunk of each stream; return whether there was a response if one was needed."""
+    def _try(self, upload: Upload) -> None:
+        """Upload a chunk of each stream, or set the pause of the upload."""
         if self._uploads.get(upload.uid) is not upload:
-            return True  # `finish` has sent it meanwhile
+            return  # `finish` has sent it meanwhile
         if not self._url:
             if upload.complete:
                 self._forget(upload)
-            return True
+            return
         try:
             self._send_some(upload, self._timer() + sum(HTTP_SECONDS))
             upload.pause = 0.0
-            return True
-        except UploadDeferred as error:
+        except (UploadDeferred, OSError) as error:
+            if not upload.pause:
+                log.warning("output_delayed", cell=self._cell, attempt=upload.uid, error=str(error))
             upload.pause = min(max(2 * upload.pause, self._round_seconds), MAX_PAUSE_SECONDS)
             upload.try_at = self._timer() + upload.pause
-            log.info("output_deferred", cell=self._cell, attempt=upload.uid, error=str(error))
-            return not isinstance(error, NoResponse)
 
     def sweep(self) -> None:
         """Delete the output of attempts that ended long ago."""
@@ -237,22 +223,26 @@ class LogShipper:
 
     def _send_rest(self, upload: Upload, ends_at: float) -> None:
         """Upload what is left of a complete output. Raise UploadDeferred."""
-        pieces = _read_last_pieces(upload)
+        pieces, on_stored = _read_last_pieces(upload), partial(self._forget, upload)
         try:
-            if pieces and self._batches.store(pieces, ends_at - self._timer()):
-                self._forget(upload)
+            if pieces and self._batches.store(pieces, ends_at - self._timer(), on_stored):
                 return
         except TimeoutError:
-            # Not alone now: requests of many attempts would follow one that is only slow.
             raise UploadDeferred("no response in time") from None
         while self._timer() < ends_at:
             if self._send_some(upload, ends_at):
                 return
 
     def _post_batch(self, pieces: Sequence[OutputPiece]) -> Collection[str]:
-        """Return the attempts of which the control plane stored all pieces. Raise NoResponse."""
+        """Return the attempts of which the control plane stored all pieces.
+
+        Raise UploadDeferred if it did not respond or is overloaded: it should not get a request of
+        each attempt now.
+        """
         url, body = f"{self._url}/api/v1/logs:batch", pack_pieces(pieces)
         answer = self._request("POST", url, body, RESPONSE_SECONDS)
+        if answer.status_code == 429 or answer.status_code >= 500:
+            raise UploadDeferred(f"HTTP status {answer.status_code} for a batch")
         try:
             return read_stored(answer.json()) if answer.status_code == 200 else ()
         except (ValueError, MalformedMessage):
@@ -315,7 +305,7 @@ class LogShipper:
         return size
 
     def _request(self, method: str, url: str, body: bytes, seconds: float) -> requests.Response:
-        """Send a signed request. Raise NoResponse."""
+        """Send a signed request. Raise UploadDeferred."""
         try:
             return self._session.request(
                 method,
@@ -326,7 +316,7 @@ class LogShipper:
                 allow_redirects=False,
             )
         except requests.RequestException as error:
-            raise NoResponse(str(error)) from error
+            raise UploadDeferred(str(error)) from error
 
     def _forget(self, upload: Upload) -> None:
         with self._lock:

@@ -176,7 +176,6 @@ def append_last_outputs(cell: str, pieces: Sequence[OutputPiece]) -> list[UUID]:
             outputs.setdefault(uid, []).append(piece)
     accepted = sorted(find_attempts_with_storage(cell, outputs))
     batch = _Batch(clock.monotonic() + STORE_SECONDS)
-    purged: set[UUID] = set()
     try:
         stored = batch.append_all([(uid, outputs[uid]) for uid in accepted])
     finally:

@@ -2,7 +2,7 @@
 
 Counting the open tasks of 10,000 jobs takes 12 ms, in which other submissions of the user wait. So
 each process keeps an upper bound: a former count, and all tasks submitted since then. It counts
-again only if the bound is above the limit.
+again if the bound is above the limit, or a minute old.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from controlplane.domain.jobs.submission import JobsRefused, PlannedJob
 from controlplane.queries.jobs.submission import count_open_tasks_of, count_tasks_submitted_since
 from controlplane.spec import Fault
 
-# Also after a restore of the database, which may have lost counted jobs.
+# A restore of the database may lose counted jobs, and draw their ids again.
 BOUND_SECONDS = 60.0
 
 
