@@ -4,7 +4,6 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,29 +11,10 @@ import pytest
 from controlplane.contract.output_batch import MAX_PIECES, OutputPiece
 from tests.conformance.kit import until
 from tests.harness.web import Answer, Request, Web
-from tests.unit.workers.test_logs import Cell, Store
+from tests.unit.workers.output.upload_kit import Cell, Store
 from workers.output import batches as batches_module
 from workers.output.batches import MAX_LAST_BYTES
 from workers.output.shipper import CHUNK_BYTES, SHIPPED
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    with Web() as web:
-        yield web
-
-
-@pytest.fixture
-def store(web: Web) -> Store:
-    return Store(web)
-
-
-@pytest.fixture
-def cell(tmp_path: Path, web: Web, store: Store) -> Iterator[Cell]:
-    cell = Cell(tmp_path, web.url)
-    yield cell
-    for shipper in cell.shippers:
-        shipper.close()
 
 
 @pytest.fixture
