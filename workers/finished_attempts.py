@@ -1,14 +1,15 @@
 """The uids of attempts that a cell has finished, which it must not run again for a day.
 
 A busy cell finishes a million attempts a day. The newest have entries of their own; older ones are
-packed into pages of eight bytes each, a digest of the uid. Two uids with one digest are no danger:
-the cell refuses the second, and its task is placed again.
+packed into digests of eight bytes. Two uids with one digest are no danger: the cell refuses the
+second, and its task is placed again.
 """
 
 import base64
 import sys
 from array import array
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -16,8 +17,8 @@ from typing import Any
 
 # Entries of their own, in each cell.
 MAX_RECENT = 64
-# A packed uid stays known for up to this much longer, until the last one of its page.
-PAGE_SECONDS = 3600.0
+# Packed uids are forgotten together with all others of the same hour.
+HOUR_SECONDS = 3600
 _DIGEST_BYTES = 8
 
 
@@ -30,82 +31,63 @@ class FinishedAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """Digests of uids in ascending order; all are known until `last`, and the first until then."""
+class Hour:
+    """What packed uids have in common: the hour in which they may be forgotten, and the flag."""
 
-    first: float
-    last: float
+    number: int
     never_created: bool
-    digests: "array[int]"
 
-    def has(self, digest: int) -> bool:
-        """Return whether a uid with this digest is in the page."""
-        place = bisect_left(self.digests, digest)
-        return place < len(self.digests) and self.digests[place] == digest
-
-    def may_join(self, older: "Page") -> bool:
-        """Return whether the two should be one page: of similar size and time."""
-        return (
-            len(older.digests) < 2 * len(self.digests)
-            and max(self.last, older.last) - min(self.first, older.first) <= PAGE_SECONDS
-            and self.never_created == older.never_created
-        )
-
-    def joined(self, older: "Page") -> "Page":
-        """Return one page with the uids of both."""
-        return Page(
-            min(self.first, older.first),
-            max(self.last, older.last),
-            self.never_created,
-            array("Q", sorted([*older.digests, *self.digests])),
-        )
-
-    def body(self) -> list[Any]:
-        """Return it for an entry of the journal."""
-        return [self.first, self.last, self.never_created, _encoded(self.digests)]
+    @property
+    def until(self) -> float:
+        """Return the end of the hour, in seconds since 1970."""
+        return float((self.number + 1) * HOUR_SECONDS)
 
 
 @dataclass(slots=True)
 class FinishedAttempts:
-    """The finished attempts of a cell by uid."""
+    """The finished attempts of a cell by uid.
+
+    `pages`: sorted digests; each page of an hour is at least twice as large as the next one.
+    """
 
     recent: dict[str, FinishedAttempt] = field(default_factory=dict)
-    pages: list[Page] = field(default_factory=list)
+    pages: "dict[Hour, list[array[int]]]" = field(default_factory=dict)
 
     def get(self, uid: str) -> FinishedAttempt | None:
-        """Return what is known of a uid; None: nothing."""
+        """Return what is known of a uid; None: nothing.
+
+        Something was created for a uid with both flags.
+        """
         found = self.recent.get(uid)
-        if found is None and self.pages:
-            digest = _digest(uid)
-            found = next(
-                (FinishedAttempt(it.last, it.never_created) for it in self.pages if it.has(digest)),
-                None,
-            )
+        if found is not None or not self.pages:
+            return found
+        digest = _digest(uid)
+        for hour, pages in self.pages.items():
+            if any(_has(page, digest) for page in pages):
+                found = FinishedAttempt(hour.until, hour.never_created)
+                if not hour.never_created:
+                    break
         return found
 
     def __contains__(self, uid: str) -> bool:
         return self.get(uid) is not None
 
-    def __len__(self) -> int:
-        return len(self.recent) + sum(len(page.digests) for page in self.pages)
-
     def add(self, uid: str, finished: FinishedAttempt) -> None:
-        """Add an attempt, or replace what is known of it."""
+        """Add an attempt, or replace what is known of a recent one."""
         self.recent[uid] = finished
         if len(self.recent) > MAX_RECENT:
             self._pack()
 
-    def add_page(self, body: list[Any]) -> None:
+    def add_page(self, number: int, never_created: bool, digests: str) -> None:
         """Add a page from an entry of the journal."""
-        first, last, never_created, digests = body
-        self.pages.append(Page(first, last, never_created, _decoded(digests)))
+        self._add_page(Hour(number, never_created), _decoded(digests))
 
     def forget(self, now: float) -> None:
         """Forget the uids that need not be known any more."""
         for uid in [uid for uid, it in self.recent.items() if it.until < now]:
             del self.recent[uid]
-        if any(page.last < now for page in self.pages):
-            self.pages = [page for page in self.pages if page.last >= now]
+        for hour in [hour for hour in self.pages if hour.until < now]:
+            del self.pages[hour]
 
     def clear(self) -> None:
         """Forget all."""
@@ -114,27 +96,31 @@ class FinishedAttempts:
 
     def entries(self) -> Iterator[list[Any]]:
         """Yield entries of the journal that restore it."""
-        for page in self.pages:
-            yield ["known", *page.body()]
+        for hour, pages in self.pages.items():
+            for page in pages:
+                yield ["known", hour.number, hour.never_created, _encoded(page)]
         for uid, it in self.recent.items():
             yield ["done", uid, it.until, *([True] if it.never_created else [])]
 
     def _pack(self) -> None:
-        """Replace the entries of their own by pages."""
-        for never_created in (False, True):
-            found = [
-                (it.until, _digest(uid))
-                for uid, it in self.recent.items()
-                if it.never_created == never_created
-            ]
-            if found:
-                digests = array("Q", sorted(digest for _, digest in found))
-                page = Page(min(found)[0], max(found)[0], never_created, digests)
-                while older := next(filter(page.may_join, reversed(self.pages)), None):
-                    self.pages.remove(older)
-                    page = page.joined(older)
-                self.pages.append(page)
+        """Move all recent attempts to the pages of their hours."""
+        found: dict[Hour, list[int]] = defaultdict(list)
+        for uid, it in self.recent.items():
+            found[Hour(int(it.until // HOUR_SECONDS), it.never_created)].append(_digest(uid))
         self.recent.clear()
+        for hour, digests in found.items():
+            self._add_page(hour, array("Q", sorted(digests)))
+
+    def _add_page(self, hour: Hour, page: "array[int]") -> None:
+        pages = self.pages.setdefault(hour, [])
+        while pages and len(pages[-1]) < 2 * len(page):
+            page = array("Q", sorted({*pages.pop(), *page}))
+        pages.append(page)
+
+
+def _has(page: "array[int]", digest: int) -> bool:
+    place = bisect_left(page, digest)
+    return place < len(page) and page[place] == digest
 
 
 def _digest(uid: str) -> int:

@@ -86,8 +86,8 @@ class JournalState:
                     self.finish(run.uid, run.start_before + KNOWN_SECONDS, False)
             case "done", [uid, until, *never_created]:
                 self.finish(uid, until, bool(never_created))
-            case "known", page:
-                self.done.add_page(page)
+            case "known", [int(hour), bool(never_created), str(digests)]:
+                self.done.add_page(hour, never_created, digests)
             case "stop", [body]:
                 self.stop(StopAttempt.read(body))
             case "end", [body]:

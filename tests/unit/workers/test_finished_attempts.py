@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from tests.unit.workers.test_journal import opened
-from workers.finished_attempts import PAGE_SECONDS, FinishedAttempt, FinishedAttempts
+from workers.finished_attempts import HOUR_SECONDS, MAX_RECENT, FinishedAttempt, FinishedAttempts
 from workers.journal import KNOWN_SECONDS
 
 DAY = 24 * 3600.0
@@ -27,25 +27,26 @@ def test_uid_is_known_until_its_time_and_not_much_longer(seed: int) -> None:
     now = 1_800_000_000.0
     for uid in uids(seed, 6_000):
         now += draw.choice((0.0, 1.0, 60.0))
-        finished = FinishedAttempt(now + DAY + draw.uniform(-60, 60), draw.random() < 0.1)
+        ran = draw.choice((1.0, 60.0, 7200.0, draw.uniform(0, DAY)))
+        finished = FinishedAttempt(now + DAY - ran, draw.random() < 0.1)
         done.add(uid, finished)
         expected[uid] = finished
     unknown = uids(seed + 1000, 2_000)
     assert all(uid not in done for uid in unknown)
     for share in (0.0, 0.3, 0.7, 1.0):
-        first = 1_800_000_000.0 + DAY
-        at = first + share * (now - 1_800_000_000.0) + 60
+        first = 1_800_000_000.0
+        at = first + share * (now + DAY - first)
         done.forget(at)
         for uid, finished in expected.items():
             found = done.get(uid)
             if finished.until >= at:
                 assert found is not None
-            if finished.until < at - PAGE_SECONDS:
+            if finished.until < at - HOUR_SECONDS:
                 assert found is None
             if found is not None:
                 assert found.never_created == finished.never_created
-    done.forget(now + DAY + 61 + PAGE_SECONDS)
-    assert len(done) == 0
+    done.forget(now + DAY + 1 + HOUR_SECONDS)
+    assert done == FinishedAttempts()
 
 
 def test_journal_restores_packed_uids(tmp_path: Path) -> None:
@@ -54,14 +55,13 @@ def test_journal_restores_packed_uids(tmp_path: Path) -> None:
     for number, uid in enumerate(names):
         journal.finish(uid, float(number), never_created=number % 7 == 0)
     file.sync()
-    for _ in range(2):
+    for _ in range(3):
         memory = opened(tmp_path / "journal")[1].memory
-        assert memory.done == journal.memory.done
         for number, uid in enumerate(names):
             found = memory.done.get(uid)
             assert found is not None
             assert found.never_created == (number % 7 == 0)
-            assert 0 <= found.until - (number + KNOWN_SECONDS) <= PAGE_SECONDS
+            assert 0 <= found.until - (number + KNOWN_SECONDS) <= HOUR_SECONDS
         file.compact()
 
 
@@ -87,4 +87,33 @@ def test_uid_takes_few_bytes_of_memory() -> None:
     finally:
         tracemalloc.stop()
     assert (after - before) / 50_000 < 16
-    assert len(done.pages) < 20
+
+
+def test_attempts_of_any_length_make_few_pages() -> None:
+    done, draw, now = FinishedAttempts(), Random(4), 1_800_000_000.0
+    for uid in uids(4, 60_000):
+        now += 3.0
+        done.add(uid, FinishedAttempt(now + DAY - draw.choice((1.0, 1.0, 7200.0, 50_000.0)), False))
+        if draw.random() < 0.01:
+            done.forget(now)
+    assert len(done.pages) <= 27
+    assert sum(map(len, done.pages.values())) <= 27 * 8
+
+
+def test_uid_that_is_finished_again_takes_no_more_space() -> None:
+    done, names = FinishedAttempts(), uids(5, 2 * MAX_RECENT)
+    for _ in range(100):
+        for uid in names:
+            done.add(uid, FinishedAttempt(DAY))
+    assert sum(len(page) for pages in done.pages.values() for page in pages) <= len(names)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_uid_with_both_flags_was_created(first: bool) -> None:
+    done = FinishedAttempts()
+    for number, flag in enumerate((first, not first)):
+        done.add("u", FinishedAttempt(DAY, flag))
+        for uid in uids(10 + number, MAX_RECENT):
+            done.add(uid, FinishedAttempt(DAY))
+    assert "u" not in done.recent
+    assert done.get("u") == FinishedAttempt(DAY + HOUR_SECONDS, False)
