@@ -254,7 +254,7 @@ class Pass:
         """Record the placement of the first tasks of `rows`, `given` by cell."""
         placed = int(given.sum())
         before = np.cumsum(self.left[rows]) - self.left[rows]
-        counts = np.clip(placed - before, 0, self.left[rows])
+        counts = np.maximum(np.minimum(placed - before, self.left[rows]), 0)
         self.left[rows] -= counts
         self.limit -= placed
         self.columns.add(rows, counts, given)
@@ -264,7 +264,7 @@ class Pass:
 
     def move_on(self, given: Vector) -> None:
         """Set the round-robin cursor after the cell that got the last of `given`."""
-        if not given.any() or not self.plugins.selector.keeps_place:
+        if not self.plugins.selector.keeps_place or not given.any():
             return
         order = np.roll(np.arange(len(given)), -self.start)
         most = order[given[order] == given.max()]

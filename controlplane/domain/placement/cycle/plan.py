@@ -63,11 +63,12 @@ class PlacementPlan:
 
 @dataclass(slots=True)
 class PlacementCounts:
-    """Placed tasks: `row_counts` by row and `given` by cell, with equal sums."""
+    """Placed tasks: `row_counts` of `rows` and `cell_counts` of `cells`, with equal sums."""
 
     rows: Vector
     row_counts: Vector
-    given: Vector
+    cells: Vector
+    cell_counts: Vector
 
 
 @dataclass(slots=True)
@@ -80,23 +81,22 @@ class PlacementColumns:
 
     def add(self, rows: Vector, row_counts: Vector, given: Vector) -> None:
         """Add `row_counts[i]` tasks of `rows[i]`, distributed over cells as in `given`."""
-        self.collected.append(PlacementCounts(rows, row_counts, given))
+        cells = given.nonzero()[0]
+        self.collected.append(PlacementCounts(rows, row_counts, cells, given[cells]))
 
     def placements(self) -> PlaceTasks:
         """Return one entry per row and cell: the first tasks are placed on the first cells."""
         if not self.collected:
             return PlaceTasks()
-        used = [np.flatnonzero(item.given) for item in self.collected]
         # Rows and cells of each item have equal sums, so all items can be concatenated.
         ends_of_rows = np.cumsum(np.concatenate([item.row_counts for item in self.collected]))
-        ends_of_cells = np.cumsum(
-            np.concatenate([item.given[at] for item, at in zip(self.collected, used, strict=True)])
-        )
+        ends_of_cells = np.cumsum(np.concatenate([item.cell_counts for item in self.collected]))
         ends = np.union1d(ends_of_rows, ends_of_cells)
         ends = ends[ends > 0]
         all_rows = np.concatenate([item.rows for item in self.collected])
         rows = all_rows[np.searchsorted(ends_of_rows, ends)].tolist()
-        cells = np.concatenate(used)[np.searchsorted(ends_of_cells, ends)].tolist()
+        all_cells = np.concatenate([item.cells for item in self.collected])
+        cells = all_cells[np.searchsorted(ends_of_cells, ends)].tolist()
         counts = np.diff(ends, prepend=0).tolist()
         waiting, ids = self.waiting, [cell.cell_id for cell in self.snapshot.cells]
         return PlaceTasks(

@@ -6,7 +6,7 @@ values, is replaced by the default for the rest of the pass. Each fault is recor
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -158,14 +158,8 @@ class _GuardedSelector:
 
 def _to_read(offer: CellOffer) -> CellOffer:
     """Return a read-only view, so that plugins cannot change the matrix."""
-    seen = replace(
-        offer,
-        capacity=offer.capacity.view(),
-        used=offer.used.view(),
-        request=offer.request.view(),
-        room=offer.room.view(),
-        sizes=offer.sizes.view(),
-    )
-    for column in (seen.capacity, seen.used, seen.request, seen.room, seen.sizes):
-        column.flags.writeable = False
-    return seen
+    columns = (offer.capacity, offer.used, offer.request, offer.room, offer.sizes)
+    views = [column.view() for column in columns]
+    for view in views:
+        view.flags.writeable = False
+    return CellOffer(*views, offer.start)

@@ -169,8 +169,8 @@ class CapacityMatrix:
         if not requested.any():
             return np.full(free.shape[1], _PLENTY, dtype=np.int64)
         each = request[requested, None]
-        fits = (np.maximum(free[requested], 0) // each).min(axis=0, initial=_PLENTY)
-        return np.asarray(fits, dtype=np.int64)
+        fits = (free[requested] // each).min(axis=0, initial=_PLENTY)
+        return np.maximum(fits, 0)
 
     def give(
         self,
@@ -196,7 +196,7 @@ class CapacityMatrix:
             left = min(wanted - int(given.sum()), int(here.sum()))
             if left > 0:
                 offer = CellOffer(self.capacity, self.used, request, here, self.sizes, start)
-                given += np.clip(selector.select(offer, left), 0, here)
+                given += np.maximum(np.minimum(selector.select(offer, left), here), 0)
         self.take(request, given)
         return given
 

@@ -18,7 +18,8 @@ def utilisation(capacity: Matrix, used: Matrix) -> NDArray[np.float64]:
     """
     if not capacity.size:
         return np.zeros(capacity.shape[1])
-    shares = np.where(capacity > 0, used / np.maximum(capacity, 1), 0.0)
+    shares = np.zeros(capacity.shape)
+    np.divide(used, capacity, out=shares, where=capacity > 0)
     top: NDArray[np.float64] = shares.max(axis=0)
     return top
 

@@ -33,17 +33,19 @@ class DispersedSelector:
         """Return counts by ascending utilisation."""
         room = np.minimum(offer.room, count)
         given = np.zeros_like(room)
-        if count > _FEW:
-            given = _common_level(offer, room, count)
-            count -= int(given.sum())
-        return given + _one_by_one(offer, given, room - given, count)
+        if count <= _FEW:
+            return _one_by_one(offer, offer.used, given, room, count)
+        given = _common_level(offer, room, count)
+        used = offer.used + given * offer.request[:, None]
+        return given + _one_by_one(offer, used, given, room - given, count - int(given.sum()))
 
 
-def _one_by_one(offer: CellOffer, given: Vector, room: Vector, count: int) -> Vector:
+def _one_by_one(offer: CellOffer, used: Matrix, given: Vector, room: Vector, count: int) -> Vector:
+    """Return the cells of `count` further tasks; `used` includes the tasks that are `given`."""
     more = np.zeros_like(room)
     if not count:
         return more
-    share = utilisation(offer.capacity, offer.used + given * offer.request[:, None])
+    share = utilisation(offer.capacity, used)
     share[room <= 0] = np.inf
     # A task never lowers utilisation, so only the `count` least utilised cells matter.
     if count < len(share):
