@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from controlplane.domain.placement.cycle.pass_state import Plugins
 from controlplane.domain.placement.model.interfaces import (
@@ -158,8 +159,17 @@ class _GuardedSelector:
 
 def _to_read(offer: CellOffer) -> CellOffer:
     """Return a read-only view, so that plugins cannot change the matrix."""
-    columns = (offer.capacity, offer.used, offer.request, offer.room, offer.sizes)
-    views = [column.view() for column in columns]
-    for view in views:
-        view.flags.writeable = False
-    return CellOffer(*views, offer.start)
+    return CellOffer(
+        _view(offer.capacity),
+        _view(offer.used),
+        _view(offer.request),
+        _view(offer.room),
+        _view(offer.sizes),
+        offer.start,
+    )
+
+
+def _view(column: NDArray[np.int64]) -> NDArray[np.int64]:
+    view = column.view()
+    view.flags.writeable = False
+    return view
