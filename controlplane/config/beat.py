@@ -3,6 +3,8 @@
 from datetime import UTC, datetime
 from typing import Any
 
+from celery.beat import PersistentScheduler
+
 from controlplane.config.env import ControlPlaneSettings
 
 CLOCK_DIFFERENCE_SECONDS = 60
@@ -11,6 +13,18 @@ CLOCK_DIFFERENCE_SECONDS = 60
 WOKEN_INTERVAL_SECONDS = 10.0
 # The ticks that no wake starts.
 POLL_INTERVAL_SECONDS = 5.0
+
+
+class Scheduler(PersistentScheduler):
+    """Scheduler that sleeps until an entry is due.
+
+    Celery's own wakes 10 ms before and polls until then, which takes three quarters of beat's CPU.
+    """
+
+    def adjust(self, n: float | None, drift: float = 0.0) -> float | None:
+        """Return the seconds to sleep, by default without Celery's lead."""
+        adjusted: float | None = super().adjust(n, drift)
+        return adjusted
 
 
 def build_schedule(settings: ControlPlaneSettings) -> dict[str, dict[str, Any]]:

@@ -255,6 +255,7 @@ CELERY_TASK_ROUTES = {
     "controlplane.ticks.tracing": {"queue": "callbacks"},
 }
 CELERY_BEAT_SCHEDULE = build_schedule(CELLRUN)
+CELERY_BEAT_SCHEDULER = "controlplane.config.beat:Scheduler"
 # Beat checks its schedule at least this often, so an interval below 5 s is kept.
 CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 CELERY_WORKER_SEND_TASK_EVENTS = True
