@@ -106,6 +106,15 @@ class Inbox:
         """Return whether heartbeats wait for their response."""
         return bool(self._beats)
 
+    @property
+    def seconds_until_answer(self) -> float | None:
+        """Return in how many seconds the waiting heartbeats are due; None if none waits."""
+        if not self._beats:
+            return None
+        if self._synced_at is None:
+            return 0.0
+        return max(self._interval - abs(self._timer() - self._synced_at), 0.0)
+
     def apply(self, raw: Sequence[str], queues: Sequence[str] | None = None) -> bool:
         """Apply a batch; answer due heartbeats. Return whether the database was used.
 
@@ -178,12 +187,15 @@ class Inbox:
     def _is_time_to_answer(self) -> bool:
         seconds, last = self._timer(), self._synced_at
         # If the clock was set back, cells must not wait until it has caught up.
-        is_idle = all(beat.is_idle for beat in self._beats.values())
-        interval = self._idle_seconds if is_idle else self._sync_seconds
-        if last is not None and abs(seconds - last) < interval:
+        if last is not None and abs(seconds - last) < self._interval:
             return False
         self._synced_at = seconds
         return True
+
+    @property
+    def _interval(self) -> float:
+        is_idle = all(beat.is_idle for beat in self._beats.values())
+        return self._idle_seconds if is_idle else self._sync_seconds
 
     def _apply(self, found: SortedBatch, now: datetime) -> None:
         self.dropped.update(found.dropped)

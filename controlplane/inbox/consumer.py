@@ -20,8 +20,8 @@ log = structlog.get_logger(__name__)
 
 MAX_MESSAGES = 500
 LINGER_SECONDS = 0.01
-# The interval of checks for waiting heartbeats.
-POLL_SECONDS = 0.25
+# The least pause before an answer that no message triggers: errors are not repeated at once.
+ANSWER_PAUSE_SECONDS = 0.25
 
 
 class InboxStep(bootsteps.ConsumerStep):
@@ -34,7 +34,7 @@ class InboxStep(bootsteps.ConsumerStep):
         self._inbox = Inbox.with_settings(timer=time.monotonic)
         self._waiting: list[tuple[str, str]] = []  # (queue, text)
         self._hub: Any = None
-        self._timer: Any = None
+        self._answer_timer: Any = None
         self._scheduled = False
 
     def get_consumers(self, channel: Any) -> list[Consumer]:
@@ -55,14 +55,12 @@ class InboxStep(bootsteps.ConsumerStep):
         ]
 
     def start(self, consumer: Any) -> None:
-        """Start the consumers and the timer."""
+        """Start the consumers."""
         super().start(consumer)
         self._hub = consumer.hub
-        if self._hub is not None:
-            # After a reconnection the loop may have lost its timers: set them again.
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._hub.call_repeatedly(POLL_SECONDS, self._poll)
+        # After a reconnection the loop may have lost its timers: set them again.
+        if self._waiting or self._inbox.has_beats:
+            self._flush_soon()
 
     def _take(self, queue: str, body: Any, message: Any) -> None:
         if not isinstance(body, str):
@@ -72,12 +70,12 @@ class InboxStep(bootsteps.ConsumerStep):
         if len(self._waiting) >= MAX_MESSAGES or self._hub is None:
             self._flush()
         elif not self._scheduled:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if self._hub is not None:
             self._scheduled = True
             self._hub.call_later(LINGER_SECONDS, self._flush)
-
-    def _poll(self) -> None:
-        if self._inbox.has_beats or self._waiting:
-            self._flush()
 
     def _flush(self) -> None:
         self._scheduled = False
@@ -99,3 +97,15 @@ class InboxStep(bootsteps.ConsumerStep):
             # Closing costs the next batch a statement: skip it if the database was not used.
             if has_used_database:
                 close_old_connections()
+            self._schedule_answer()
+
+    def _schedule_answer(self) -> None:
+        """Flush when heartbeats that wait must be answered, even if no message arrives."""
+        if self._answer_timer is not None:
+            self._answer_timer.cancel()
+            self._answer_timer = None
+        seconds = self._inbox.seconds_until_answer
+        if self._hub is not None and seconds is not None:
+            self._answer_timer = self._hub.call_later(
+                max(seconds, ANSWER_PAUSE_SECONDS), self._flush
+            )

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.contract.codec import MalformedMessage
@@ -138,6 +138,8 @@ FIELDS += ["stops", "specs", "orders", "verdict", "server_time", "expected_secon
 KINDS = ["register", "heartbeat", "reports", "goodbye", "orders", "registered", "sync"]
 
 
+# The first texts of a process are slow: Hypothesis reads the table of all characters.
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(KINDS), st.dictionaries(st.sampled_from(FIELDS), values))
 def test_any_signed_payload_affects_no_other_message(kind: str, rest: dict[str, Any]) -> None:
     body = {"type": kind, **rest}
