@@ -7,6 +7,7 @@ from typing import Any
 from controlplane.contract.codec import Document, Instant, read_typed
 from controlplane.contract.messages.health import HealthCheck
 from controlplane.contract.messages.task_options import Mount, Output, SecretUse, Tmpfs
+from controlplane.contract.records import record
 
 MAX_ORDER_BYTES = 64 * 1024
 # Task types that cells support without a runner.
@@ -98,7 +99,7 @@ class GroupSpec(Document):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunAttempt(Document):
     """Order to run an attempt, unless the cell has it. `start_before`: server time in seconds."""
 

@@ -20,6 +20,7 @@ from controlplane.contract.codec import (
 )
 from controlplane.contract.messages.phases import PhaseChange, read_phases
 from controlplane.contract.messages.sanitizing import clean_mapping, clean_usage
+from controlplane.contract.records import record
 from controlplane.contract.states import FailureKind, Phase, TaskState
 
 RESULT_BYTES = 10_240  # the first 10 KB of the result file, as in Diego
@@ -76,7 +77,7 @@ CleanMapping = Annotated[Mapping[str, Any], Reader(clean_mapping)]
 """An object of a runner or an engine; it is dropped if it cannot be stored."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HeldAttempt(Document):
     """One attempt with an existing or planned container on the cell."""
 
@@ -139,7 +140,7 @@ def _read_outputs(items: Any) -> tuple[Mapping[str, Any], ...]:
     return tuple(KeptOutput.read(item).body() for item in items)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AttemptReport(Document):
     """All facts of one attempt so far; instants in seconds since 1970.
 

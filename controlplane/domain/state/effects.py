@@ -10,12 +10,13 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from controlplane.contract.records import record
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.states import CellState, Quarantine, Reason, ReleaseKind, RetryBudget
 from controlplane.domain.state.transitions import Counters
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Step:
     """One row of history: a change of a task and its attempt."""
 
@@ -27,7 +28,7 @@ class Step:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChangeAttempt:
     """New values of an attempt's columns; None leaves a column unchanged.
 
@@ -61,7 +62,7 @@ class ChangeAttempt:
     retry_rule: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChangeTask:
     """Change a task and its attempt; if `task_from == task_to`, only the attempt.
 
@@ -105,7 +106,7 @@ class PlaceTasks:
     prefer_cell_ids: Sequence[int | None] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Placement:
     """Create an attempt of one waiting task on a cell.
 

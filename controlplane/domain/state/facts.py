@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from controlplane.contract.records import record
 from controlplane.contract.states import TaskState
 from controlplane.domain.state.growth import GrowthRoom
 from controlplane.domain.state.retry_rules import RetryRule
@@ -14,7 +15,7 @@ from controlplane.domain.state.transitions import Counters, RetryLimits
 Resources = Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AttemptFacts:
     """The current attempt of a task: the unreleased one, or else the last one."""
 
@@ -33,7 +34,7 @@ class AttemptFacts:
     phase_number: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TaskFacts:
     """A task with its budgets and its current attempt. `avoid_cell_ids`: the latest cell last.
 

@@ -1,9 +1,10 @@
 """Conversion of events to effects, by the transition table."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
+from controlplane.contract.records import record
 from controlplane.contract.states import FailureKind, TaskState
 from controlplane.domain.state.backoff import wait_seconds
 from controlplane.domain.state.effects import ChangeAttempt, ChangeTask, Step
@@ -34,7 +35,7 @@ MOST_AVOIDED = 16
 """Maximum number of cells that a task avoids: the latest on which it failed."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChangeCause:
     """The reason of a change, and further facts. `release`: set if the container is gone.
 

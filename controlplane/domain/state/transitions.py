@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 
+from controlplane.contract.records import record
 from controlplane.contract.states import TaskState as S
 from controlplane.domain.errors import IllegalTransition
 from controlplane.domain.state.states import ACTIVE, RetryAction, RetryBudget
@@ -103,7 +104,7 @@ class Counters:
     consecutive_crashes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TransitionResult:
     """The states of a task and its attempt after an event, and the charge to a budget."""
 
