@@ -253,9 +253,9 @@ class Pass:
     def book(self, shape: ShapeFacts, rows: Vector, given: Vector) -> None:
         """Record the placement of the first tasks of `rows`, `given` by cell."""
         placed = int(given.sum())
-        before = np.cumsum(self.left[rows]) - self.left[rows]
-        counts = np.maximum(np.minimum(placed - before, self.left[rows]), 0)
-        self.left[rows] -= counts
+        left = self.left[rows]
+        counts = np.maximum(np.minimum(placed - (np.cumsum(left) - left), left), 0)
+        self.left[rows] = left - counts
         self.limit -= placed
         self.columns.add(rows, counts, given)
         taken = rows[counts > 0].tolist()

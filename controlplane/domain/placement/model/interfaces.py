@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from controlplane.contract.records import record
 from controlplane.domain.placement.model.snapshot import ShapeFacts
 from controlplane.domain.scopes import ScopeKind, ScopeLimits
 
@@ -74,7 +75,7 @@ class ValidationFailure:
     is_final: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ValidationResult:
     """The number of tasks that are admitted now, and the violations of the others.
 
@@ -143,7 +144,7 @@ class GuaranteedCapacity:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Turn:
     """A turn of `rows`, in this order, for at most `tasks` tasks in all.
 
@@ -170,7 +171,7 @@ class Sequencer(Protocol):
 # ------------------------------------------------------------------------------- selectors
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CellOffer:
     """The cells that tasks of one shape may go to, in order of name.
 
