@@ -94,10 +94,12 @@ class InboxStep(bootsteps.ConsumerStep):
             log.exception("batch_failed", messages=len(batch))
             self._inbox.note_lost(len(batch), error)
         finally:
-            # Closing costs the next batch a statement: skip it if the database was not used.
-            if has_used_database:
-                close_old_connections()
-            self._schedule_answer()
+            try:
+                # Closing costs the next batch a statement: skip it if the database was not used.
+                if has_used_database:
+                    close_old_connections()
+            finally:
+                self._schedule_answer()
 
     def _schedule_answer(self) -> None:
         """Flush when heartbeats that wait must be answered, even if no message arrives."""

@@ -7,6 +7,7 @@ import logging
 import os
 import uuid
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -135,10 +136,11 @@ def test_invalid_message_is_refused(message: Any) -> None:
     assert broker.find_refusal(message) is not None
 
 
-def count_reads() -> int:
+def count_reads(*names: str) -> int:
     with redis.Redis.from_url(os.environ["CELERY_BROKER_URL"]) as client:
         stats = client.info("commandstats")
-    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("brpop", "rpop"))
+    names = names or ("brpop", "rpop")
+    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in names)
 
 
 def test_inbox_backlog_is_read_in_order_and_in_batches() -> None:
@@ -217,3 +219,66 @@ def test_worker_reads_on_after_the_broker_does_not_answer_an_acknowledgement(nam
                 if len(got) == 2:
                     break
     assert got == ["first", "second"]
+
+
+def read_all(expected: int, seen: list[tuple[str, Any]]) -> None:
+    """Consume all shards into `seen` until it has so many messages, or an error ends the worker."""
+
+    def take(queue: str) -> Any:
+        return lambda body, _: seen.append((queue, body))
+
+    options = {"priority_steps": [0]}
+    url = os.environ["CELERY_BROKER_URL"]
+    with PromptConnection(url, transport_options=options) as connection:
+        channel = connection.channel()
+        for name in INBOX_QUEUES:
+            queue = Queue(name, exchange="", routing_key=name, no_declare=True)
+            Consumer(
+                channel,
+                queues=[queue],
+                no_ack=True,
+                auto_declare=False,
+                accept=["json"],
+                callbacks=[take(name)],
+            ).consume()
+        while len(seen) < expected:
+            connection.drain_events(timeout=10)
+
+
+def push_to_shards(client: redis.Redis, shards: Sequence[str]) -> list[tuple[str, str]]:
+    """Push three messages to each shard; return them."""
+    pushed = [(queue, f"{number}") for queue in shards for number in range(3)]
+    for queue, text in pushed:
+        client.lpush(queue, broker.plain_message(queue, text))
+    return pushed
+
+
+def test_messages_in_all_shards_are_read_in_few_round_trips() -> None:
+    """Heartbeats of many cells arrive together: a wait for each shard delays the last of them."""
+    seen: list[tuple[str, Any]] = []
+    with redis.Redis.from_url(os.environ["CELERY_BROKER_URL"]) as client:
+        pushed = push_to_shards(client, INBOX_QUEUES)
+    before = count_reads("brpop")
+    read_all(len(pushed), seen)
+    waits = count_reads("brpop") - before
+    for queue in INBOX_QUEUES:
+        assert [one for one in seen if one[0] == queue] == [
+            one for one in pushed if one[0] == queue
+        ]
+    assert waits <= 3
+
+
+def test_error_in_one_shard_loses_no_message_of_the_others() -> None:
+    seen: list[tuple[str, Any]] = []
+    *shards, damaged = INBOX_QUEUES
+    with redis.Redis.from_url(os.environ["CELERY_BROKER_URL"]) as client:
+        pushed = push_to_shards(client, shards)
+        client.set(damaged, "no list")
+        try:
+            with pytest.raises(redis.ResponseError):
+                read_all(len(pushed) + 1, seen)
+            left = sum(client.llen(queue) for queue in shards)
+        finally:
+            client.delete(*INBOX_QUEUES)
+    assert seen
+    assert len(seen) + left == len(pushed)

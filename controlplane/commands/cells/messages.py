@@ -165,7 +165,7 @@ def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
     latest, returned = _renew_leases({beat.address: beat for beat in beats}, now)
     cell_ids = sorted({address.cell_id for address in latest})
     # Reads after the renewal: a cell whose lease had expired before is LOST in what they return.
-    standings, has_attempts = load_standings(cell_ids)
+    standings, has_attempts, has_execs = load_standings(cell_ids)
     unreleased = load_unreleased(cell_ids) if has_attempts else {}
     different = {
         uid
@@ -174,7 +174,7 @@ def answer_heartbeats(beats: Sequence[Beat], *, now: datetime) -> None:
     }
     expected, grown = load_expected(different) if different else ({}, {})
     # Only running attempts have sessions.
-    execs = load_exec_orders(unreleased, now=now) if unreleased else {}
+    execs = load_exec_orders(unreleased, now=now) if unreleased and has_execs else {}
     answers: dict[CellAddress, SyncResponse] = {}
     for address, beat in latest.items():
         standing = standings.get(address.cell_id)

@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from controlplane.contract.states import STATE_OF
+from controlplane.domain.cells.exec_sessions import ExecState
 from controlplane.domain.cells.sync import ExpectedAttempt, GrownSpec
 from controlplane.domain.state.states import TERMINAL, CellState
 from controlplane.queries.sql import decoded, rows
@@ -24,27 +26,39 @@ class CellStatus:
     quarantined_until: datetime | None
 
 
-def load_standings(cell_ids: Sequence[int]) -> tuple[dict[int, CellStatus], bool]:
-    """Return the status of each cell that has ever registered.
+class CellStandings(NamedTuple):
+    """Cells that have ever registered, by id, and what else there is to load for their answers.
 
-    Also whether any of the cells has an unreleased attempt.
+    `has_attempts`: one of the cells has an unreleased attempt; `has_execs`: any cell has an exec
+    session that it has not claimed.
     """
-    statement = """
+
+    cells: dict[int, CellStatus]
+    has_attempts: bool
+    has_execs: bool
+
+
+def load_standings(cell_ids: Sequence[int]) -> CellStandings:
+    """Return the status of the cells."""
+    statement = f"""
         SELECT c.id, c.state, c.incarnation, l.acked_seq, l.heartbeat_seq, c.ordered_state,
                c.quarantined_for, c.quarantined_until,
                EXISTS (SELECT FROM controlplane_attempt a
-                       WHERE a.cell_id = ANY(%(cells)s::bigint[]) AND a.released_at IS NULL)
+                       WHERE a.cell_id = ANY(%(cells)s::bigint[]) AND a.released_at IS NULL),
+               EXISTS (SELECT FROM controlplane_execsession
+                       WHERE ended_at IS NULL AND state = {ExecState.REQUESTED:d})
         FROM controlplane_cell c JOIN controlplane_celllease l ON l.cell_id = c.id
         WHERE c.id = ANY(%(cells)s::bigint[])
         """
     found = rows(statement, {"cells": list(cell_ids)})
-    standings = {
+    cells = {
         cell_id: CellStatus(
             cell_id, CellState(state), incarnation, acked, beat, CellState(ordered), *cause
         )
-        for cell_id, state, incarnation, acked, beat, ordered, *cause, _ in found
+        for cell_id, state, incarnation, acked, beat, ordered, *cause, _, _ in found
     }
-    return standings, bool(found) and found[0][-1]
+    has_attempts, has_execs = found[0][-2:] if found else (False, False)
+    return CellStandings(cells, has_attempts, has_execs)
 
 
 def load_unreleased(cell_ids: Iterable[int]) -> dict[int, dict[str, bool]]:

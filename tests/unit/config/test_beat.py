@@ -13,7 +13,9 @@ ENTRIES = {"often": 1.0, "sometimes": 2.5, "seldom": 10.0}
 
 
 class _Scheduler(Scheduler):
-    """The scheduler without its file; it records the names of entries instead of sending them."""
+    """The scheduler without file and broker; it records the names of entries."""
+
+    producer = None
 
     def __init__(self, entries: dict[str, ScheduleEntry]) -> None:
         super().__init__(Celery(set_as_current=False), schedule=entries, max_interval=1, lazy=True)
