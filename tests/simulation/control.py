@@ -10,7 +10,7 @@ from django.db import connection
 from controlplane.commands.convergence.runner import Memory
 from controlplane.contract.wire.queues import INBOX_QUEUES
 from controlplane.inbox.batches import Inbox
-from controlplane.inbox.consumer import LINGER_SECONDS, MAX_MESSAGES, POLL_SECONDS
+from controlplane.inbox.consumer import ANSWER_PAUSE_SECONDS, LINGER_SECONDS, MAX_MESSAGES
 from controlplane.outbox.wakes import take_wake
 from controlplane.ticks import convergence, placement, retention
 from tests.simulation.bus import body_of, task_of
@@ -166,6 +166,7 @@ class InboxPart(Part):
         super().__init__("inbox", around)
         self._inbox = self._begin()
         self._is_planned = False
+        self._answer_number = 0
 
     @staticmethod
     def _begin() -> Inbox:
@@ -197,9 +198,19 @@ class InboxPart(Part):
         self.work(lambda: inbox.apply(messages, [queue for _, queue in batch]))
         if any(self._around.bus.count(queue) for queue in INBOX_QUEUES):
             self.poll()
-        elif self._inbox.has_beats:
-            self._is_planned = True
-            self._around.timeline.after(POLL_SECONDS, self._flush)
+        self._plan_answer()
+
+    def _plan_answer(self) -> None:
+        """Flush when waiting heartbeats are due, unless a flush before has planned anew."""
+        self._answer_number += 1
+        number, seconds = self._answer_number, self._inbox.seconds_until_answer
+        if seconds is not None:
+            pause = max(seconds, ANSWER_PAUSE_SECONDS)
+            self._around.timeline.after(pause, lambda: self._answer(number))
+
+    def _answer(self, number: int) -> None:
+        if number == self._answer_number:
+            self._flush()
 
 
 class ControlPlane:
