@@ -5,9 +5,11 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from docker.errors import APIError
 
 from controlplane.contract.messages.task_options import Mount, Output
 from controlplane.contract.states import FailureKind
@@ -48,8 +50,8 @@ def test_fork_bomb_is_bounded_and_other_tasks_continue(docker_kit: DockerKit) ->
         docker_kit.driver.start(other)
         assert docker_kit.events.ended(other.uid).exit_code == 0
         assert docker_kit.log(other.uid) == "done\n"
-        running = docker_kit.outside.containers(filters={"name": hostile.uid})
-        if running:
+        # It ends if the limit refuses a fork of its own.
+        with suppress(APIError):
             processes = docker_kit.outside.top(f"cellrun-{hostile.uid}")["Processes"]
             assert len(processes) <= 20
     docker_kit.driver.stop(hostile.uid, grace_seconds=0.0, force=True)
