@@ -5,8 +5,10 @@ from datetime import UTC, datetime, timedelta
 from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import schedule
+from kombu.utils.imports import symbol_by_name
 
 from controlplane.config.beat import Scheduler
+from controlplane.config.celery import app
 
 START = datetime(2031, 1, 1, tzinfo=UTC)
 ENTRIES = {"often": 1.0, "sometimes": 2.5, "seldom": 10.0}
@@ -65,3 +67,7 @@ def test_entries_are_sent_when_due_and_beat_sleeps_in_between() -> None:
     assert 38 <= counts["sometimes"] <= 40
     assert 9 <= counts["seldom"] <= 10
     assert steps <= 4 * len(scheduler.sent)
+
+
+def test_beat_uses_this_scheduler() -> None:
+    assert symbol_by_name(app.conf.beat_scheduler) is Scheduler
