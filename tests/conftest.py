@@ -2,6 +2,7 @@
 
 import gc
 import os
+import time
 from collections.abc import Generator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from xdist.remote import Producer
 
 from tests.harness.cheap import make_tests_cheap
 from tests.harness.drawn import draw
+from tests.harness.engine_hangs import HANGS
 from tests.harness.phases import PHASES, StackScheduling, names_marker
 
 draw()
@@ -63,8 +65,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 raise pytest.UsageError(f"{item.nodeid}: its file does not name mark.{marker}")
         soak = item.get_closest_marker("soak") and not config.getoption("--soak")
         (left_out if soak else chosen).append(item)
-        if item.get_closest_marker("engine") and os.environ.get("ENGINE") == "none":
-            item.add_marker(without_engine)
+        if item.get_closest_marker("engine"):
+            if os.environ.get("ENGINE") == "none":
+                item.add_marker(without_engine)
+            else:
+                HANGS.watch(item)
     items[:] = chosen
     if left_out:
         config.hook.pytest_deselected(items=left_out)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Note when a test begins, to tell whether the engine was restarted since."""
+    HANGS.begin(item.nodeid, time.time())
