@@ -17,6 +17,8 @@ CELLS ?= 2
 ENGINE ?= docker
 CELLRUN_HOME ?= .cellrun
 export WEB_PORT FLOWER_PORT CELLS ENGINE CELLRUN_HOME
+# A dozen processes of a stack import the same modules: without bytecode each compiles them.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup
 help: ## list these commands

@@ -1,4 +1,4 @@
-"""Define the schedule of the ticks: interval and queue of each."""
+"""Schedule the ticks: interval and queue of each, and the scheduler that sends them."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -102,17 +102,13 @@ class Inbox:
         return cls(sync_seconds=chosen.sync_seconds, idle_seconds=idle_seconds, timer=timer)
 
     @property
-    def has_beats(self) -> bool:
-        """Return whether heartbeats wait for their response."""
-        return bool(self._beats)
-
-    @property
     def seconds_until_answer(self) -> float | None:
         """Return in how many seconds the waiting heartbeats are due; None if none waits."""
         if not self._beats:
             return None
         if self._synced_at is None:
             return 0.0
+        # If the clock was set back, cells must not wait until it has caught up.
         return max(self._interval - abs(self._timer() - self._synced_at), 0.0)
 
     def apply(self, raw: Sequence[str], queues: Sequence[str] | None = None) -> bool:
@@ -151,11 +147,12 @@ class Inbox:
             self._lost = _LostBatches()
 
     def _answer_if_due(self) -> bool:
-        if self._beats and not self._is_time_to_answer():
+        if self.seconds_until_answer:
             return False
         beats, self._beats = [*self._beats.values()], {}
         probes, self._probes = self._probes, set()
         if beats:
+            self._synced_at = self._timer()
             answer_heartbeats(beats, now=clock.now())
         if probes:
             # A recorded probe proves that the heartbeats before it were applied: record it after
@@ -183,14 +180,6 @@ class Inbox:
         flooding = self._floods.count(found.counts, seconds=self._timer())
         if flooding:
             quarantine_flooding(flooding, now=clock.now())
-
-    def _is_time_to_answer(self) -> bool:
-        seconds, last = self._timer(), self._synced_at
-        # If the clock was set back, cells must not wait until it has caught up.
-        if last is not None and abs(seconds - last) < self._interval:
-            return False
-        self._synced_at = seconds
-        return True
 
     @property
     def _interval(self) -> float:

@@ -59,7 +59,7 @@ class InboxStep(bootsteps.ConsumerStep):
         super().start(consumer)
         self._hub = consumer.hub
         # After a reconnection the loop may have lost its timers: set them again.
-        if self._waiting or self._inbox.has_beats:
+        if self._waiting or self._inbox.seconds_until_answer is not None:
             self._flush_soon()
 
     def _take(self, queue: str, body: Any, message: Any) -> None:

@@ -217,7 +217,7 @@ class RedisGuard:
             self._control.release(LEASE, self._owner)
 
     def _step(self, now: float) -> list[Finding]:
-        if not self._control.acquire(LEASE, self._owner, seconds=LEASE_SECONDS):
+        if not self._holds_lease():
             self._state, self._is_synced = None, False
             return []
         state = self._state = self._state or _GuardState()
@@ -242,6 +242,13 @@ class RedisGuard:
             if state.steps % LIST_STEPS == 1 or state.excess_steps or is_crowded:
                 found += self._limit_connections(state, load, now)
         return found
+
+    def _holds_lease(self) -> bool:
+        """Renew the lease in one round trip if this is the guard; acquire it otherwise."""
+        is_guard = self._state is not None
+        if is_guard and self._control.renew(LEASE, self._owner, seconds=LEASE_SECONDS):
+            return True
+        return self._control.acquire(LEASE, self._owner, seconds=LEASE_SECONDS)
 
     def _open_all(self, *, besides: Container[str]) -> None:
         """Open what a former guard, a search, or a file of users from its time left closed."""

@@ -69,9 +69,18 @@ class RedisControl:
                 return True
         except redis.exceptions.OutOfMemoryError:
             return True
-        if self._client.get(key) != owner:
-            return False
-        return bool(self._client.expire(key, seconds))
+        return self._client.get(key) == owner and self.renew(key, owner, seconds=seconds)
+
+    def renew(self, key: str, owner: str, *, seconds: int) -> bool:
+        """Return whether `owner` still holds the lease `key`, which is renewed.
+
+        Only a caller that held it may do so: another renewal would keep the lease of a dead owner.
+        """
+        with self._client.pipeline(transaction=False) as pipeline:
+            pipeline.get(key)
+            pipeline.expire(key, seconds)
+            holder, is_renewed = pipeline.execute()
+        return holder == owner and bool(is_renewed)
 
     def release(self, key: str, owner: str) -> None:
         """End the lease `key` if `owner` holds it."""
@@ -81,20 +90,21 @@ class RedisControl:
     def measure(self, names: Sequence[str]) -> ServerLoad:
         """Return the load of the server and the sizes of lists."""
         with self._client.pipeline(transaction=False) as pipeline:
-            pipeline.info()
+            pipeline.info("clients")
+            pipeline.info("memory")
             for name in names:
                 pipeline.llen(name)
                 pipeline.memory_usage(name, samples=_EVERY_NODE)
-            facts, *sizes = pipeline.execute()
+            clients, memory, *sizes = pipeline.execute()
         lists = {
             name: ListSize(sizes[2 * n], sizes[2 * n + 1] or 0) for n, name in enumerate(names)
         }
         listed_bytes = sum(size.size_bytes for size in lists.values())
         return ServerLoad(
             lists,
-            connections=facts["connected_clients"],
-            max_connections=facts["maxclients"],
-            other_bytes=facts["used_memory"] - facts["used_memory_startup"] - listed_bytes,
+            connections=clients["connected_clients"],
+            max_connections=clients["maxclients"],
+            other_bytes=memory["used_memory"] - memory["used_memory_startup"] - listed_bytes,
         )
 
     def keep_oldest(self, name: str, messages: int) -> None:

@@ -725,6 +725,19 @@ def test_next_guard_opens_what_the_last_one_closed(
     assert guard.step(40.0) == []
 
 
+def test_only_the_guard_renews_its_lease(
+    guard: ReadShard, url: str, operator: "redis.Redis[bytes]"
+) -> None:
+    guard.step(0.0)
+    operator.expire("cellrun:guard", 600)
+    successor = guard_of(RedisControl(url))
+    for second in range(3):
+        assert successor.step(float(second)) == []
+    assert operator.ttl("cellrun:guard") > 500
+    guard.step(1.0)
+    assert operator.ttl("cellrun:guard") <= 5
+
+
 def test_guard_that_stops_opens_the_logins_of_a_search(
     guard: ReadShard, url: str, operator: "redis.Redis[bytes]"
 ) -> None:
