@@ -13,7 +13,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -43,7 +43,7 @@ class Engine(Protocol):
     def started_at(self) -> float:
         """Return when the engine started, in seconds of the epoch; 0 if unknown."""
 
-    def locked(self) -> "contextmanager[None]":
+    def locked(self) -> AbstractContextManager[None]:
         """Exclude the other processes of the run within the block."""
 
 
@@ -60,7 +60,8 @@ class MachineEngine:
                 client.containers(all=True)
                 client.networks()
         except requests.Timeout:
-            return self._pid(PID_FILE) is not None
+            # Only root can replace it.
+            return os.geteuid() == 0 and self._pid(PID_FILE) is not None
         except (docker.errors.DockerException, requests.RequestException):
             return False
         return False
