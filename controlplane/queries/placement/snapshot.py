@@ -276,7 +276,7 @@ WHERE j.ending_as IS NULL AND NOT j.is_requeuing AND NOT j.is_held
   AND g.startable_at <= %(now)s
   AND (NOT %(only_jobs)s OR g.job_id = ANY(%(jobs)s))
 ORDER BY w.nominated_cell_id IS NULL, {{order}}, w.group_id, w.nominated_cell_id,
-         w.prefer_cell_id, w.avoid_cell_ids LIMIT %(limit)s
+         w.prefer_cell_id, w.avoid_cell_ids, w.shape_id LIMIT %(limit)s
 """
 # The order in which rows are read up to the limit of a pass. Rows with a reservation come first,
 # otherwise the reservation would be useless.
@@ -351,7 +351,7 @@ def _may_be_served(snapshot: PoolSnapshot, heads: Collection[int]) -> bool:
 
 
 _PLACE = itemgetter(0, 15, 2, 3)  # band, rank, job, position; the sort is stable
-_row_key = itemgetter(5, 10, 11, 12)  # group; avoided cells, nominated and preferred cell
+_row_key = itemgetter(4, 5, 10, 11, 12)  # shape, group; avoided, nominated and preferred cell
 
 
 def _load_rows(
