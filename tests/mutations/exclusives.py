@@ -12,7 +12,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "        return False",
         "an exclusive container outlives its cell's lease",
         needs="exclusive+cut_off",
-        within=80,
+        within=240,
     ),
     Mutation(
         "guard-has-a-lease-and-a-half",
