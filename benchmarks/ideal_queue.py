@@ -21,7 +21,7 @@ class _Running:
     """A running task; the order is that of eviction."""
 
     level: int
-    started_before: float  # the negative start: of one level, the newest is evicted first
+    negative_start: float  # so that of one level the newest is evicted first
     end: float
     cpu: int
 
