@@ -257,6 +257,10 @@ def _load_nominations(cell_ids: Sequence[int]) -> tuple[Nomination, ...]:
     )
 
 
+# The order of the rows of one group. Without it, the plan of the statement would decide.
+_IN_GROUP = """
+    w.group_id, w.nominated_cell_id, w.prefer_cell_id, w.avoid_cell_ids, w.shape_id
+    """
 _ROWS = f"""
 SELECT j.band, (j.coscheduled AND j.started_at IS NOT NULL) AS first, g.job_id, g.position,
        w.shape_id, w.group_id, w.count, j.parent_id IS NOT NULL,
@@ -275,16 +279,16 @@ JOIN controlplane_job j ON j.id = g.job_id
 WHERE j.ending_as IS NULL AND NOT j.is_requeuing AND NOT j.is_held
   AND g.startable_at <= %(now)s
   AND (NOT %(only_jobs)s OR g.job_id = ANY(%(jobs)s))
-ORDER BY w.nominated_cell_id IS NULL, {{order}}, w.group_id, w.nominated_cell_id,
-         w.prefer_cell_id, w.avoid_cell_ids, w.shape_id LIMIT %(limit)s
+ORDER BY w.nominated_cell_id IS NULL, {{order}}, {_IN_GROUP} LIMIT %(limit)s
 """
 # The order in which rows are read up to the limit of a pass. Rows with a reservation come first,
 # otherwise the reservation would be useless.
 _OLDEST = "j.band, 2 DESC, j.queue_rank, g.job_id, g.position"
 _NEWEST = "j.band, 2 DESC, j.queue_rank, g.job_id DESC, g.position"
-_EACH_OWNER = """
+_EACH_OWNER = f"""
     j.band, 2 DESC, row_number() OVER (
-        PARTITION BY j.band, j.owner_id, j.project_id ORDER BY j.queue_rank, g.job_id)
+        PARTITION BY j.band, j.owner_id, j.project_id
+        ORDER BY j.queue_rank, g.job_id, g.position, {_IN_GROUP})
     """
 
 
