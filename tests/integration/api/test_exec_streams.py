@@ -452,7 +452,7 @@ def test_only_the_cell_of_the_attempt_can_claim(
     path = f"/api/v1/exec/{session}/cell?after=0&nonce={'ab' * 16}"
     signed = sign(scene.cell, path)
     forged = (
-        (path.replace("ab", "cd"), signed),
+        (path.replace("ab" * 16, "cd" * 16), signed),
         (path, sign(scene.cell, path, key=b"k" * 32)),
         (path, {**signed, "X-Cellrun-Time": "1"}),
     )
