@@ -15,6 +15,7 @@ from controlplane.commands.state.shapes import insert_grown_shapes
 from controlplane.contract.messages.orders import GroupSpec, Orders, Sync
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
+from controlplane.domain.placement.cycle.prefilter import PrefilterResult
 from controlplane.domain.roles import Role
 from controlplane.domain.state.states import Band
 from controlplane.domain.state.task_changes import keep_task
@@ -36,7 +37,12 @@ from controlplane.queries.integrity.invariants import check_all
 from controlplane.queries.jobs.growth_room import with_growth_room
 from controlplane.queries.pages.queue import list_queue
 from controlplane.queries.pages.work import find_oldest_waiting
-from controlplane.queries.placement.snapshot import load_snapshot, policy_of
+from controlplane.queries.placement.snapshot import (
+    load_pass_facts,
+    load_snapshot,
+    load_waiting_shapes,
+    policy_of,
+)
 from controlplane.queries.task_facts import load_facts_of_tasks
 from controlplane.queries.views.attempts import get_attempt
 from controlplane.queries.views.queue_position import find_queue_place
@@ -302,6 +308,31 @@ def test_a_preemptor_that_has_grown_gets_room_for_its_request(loop: Loop) -> Non
     assert Task.objects.get(pk=first.task_id).state == S.ASSIGNED
     assert used(cell)["memory_mib"] == 1024
     assert check_all() == []
+
+
+def test_a_pass_has_both_requests_of_a_group_without_room(loop: Loop) -> None:
+    cell = loop.cell(memory=1536)
+    job = growing(loop, replicas=2, band="production")
+    loop.place()
+    first, second = loop.attempts(job)
+    runs_out_of_memory(cell, first)
+    cell.end(second, S.PREEMPTED, exit_code=143, reason="drained")
+    tasks = Task.objects.filter(job=job)
+    tasks.update(not_before=clock.now() + timedelta(hours=1))
+    loop.submit(band="batch", resources={"cpu": 0.5, "memory": "512Mi"}, replicas=3)
+    loop.place()
+    tasks.update(not_before=None, avoid_cell_ids=None, prefer_cell_id=None)
+    now, pool = clock.now(), Pool.objects.get()
+    [waiting] = load_waiting_shapes(now)
+    snapshot = load_snapshot(
+        pool.pk, pool.name, policy_of(pool), waiting.shapes, now=now, with_owners=False
+    )
+    without_room = frozenset(shape.shape_id for shape in waiting.shapes)
+    screened = PrefilterResult(frozenset(), without_room, ())
+    facts = load_pass_facts(snapshot, screened, by_owner=False)
+    assert len(without_room) == 2
+    assert sorted(facts.waiting.shape_ids) == sorted(without_room)
+    assert list(facts.waiting.counts) == [1, 1]
 
 
 def test_a_starving_task_reserves_its_grown_request(loop: Loop) -> None:
