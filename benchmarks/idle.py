@@ -43,7 +43,7 @@ ABOUT = Description(
     method="Statements of one minute are counted in PostgreSQL's log (`log_statement=all`), BEGIN"
     " and COMMIT included; CPU is measured in another minute without logging, at the"
     " short size in half a minute.",
-    budget_seconds=170,
+    budget_seconds=150,
     targets=(
         at_most(200, "statements a minute of the control plane", _statements),
         at_most(2, "CPU of the control plane", _percent, "% of a core"),

@@ -47,7 +47,7 @@ ABOUT = Description(
     " below 25 ms (Hatchet).",
     method="Time from the commit of the submission (`track_commit_timestamp`, enabled only here)"
     " until the driver of the cell receives the start call, by the clock of the one machine.",
-    budget_seconds=50,
+    budget_seconds=40,
     targets=(
         _target("milliseconds", "idle", 12, "p50"),
         _target("milliseconds", "idle", 32, "p99"),
