@@ -52,7 +52,7 @@ ABOUT = Description(
 
 
 def run(options: Options) -> Result:
-    """Measure so many minutes of each kind."""
+    """Measure CPU, then count statements, in each run."""
     cells = options.pick(tiny=4, short=CELLS, full=CELLS)
     seconds = options.pick(tiny=2.0, short=30.0, full=MINUTE)
     # Half a minute would count what is done each minute twice, or not at all.
@@ -105,7 +105,7 @@ def _row(
 
 
 def _count_statements(stand: Stand, connection: Connection, seconds: float) -> dict[str, list[int]]:
-    """By process, how many statements it made in a minute, and how many of them frame others."""
+    """Return by process the statements of a minute, and how many of them frame others."""
     log = stand.plan.home.logs / "postgres.log"
     _set_logging(connection, "all")
     offset = log.stat().st_size
