@@ -31,7 +31,7 @@ _LISTED = f"""
 # Windows limit the job names: a join of two parts, whose sizes are estimated badly, would take the
 # square of the number.
 _COUNT = """
-WITH open AS MATERIALIZED ({open}), sized AS (
+WITH open AS MATERIALIZED ({open}), sized AS MATERIALIZED (
     SELECT o.id, sum(g.replicas) OVER (ORDER BY o.id) - g.replicas AS tasks_before
     FROM open o CROSS JOIN LATERAL (
         SELECT sum(replicas) AS replicas FROM controlplane_taskgroup WHERE job_id = o.id

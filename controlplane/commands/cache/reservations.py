@@ -52,15 +52,15 @@ WHERE id = ANY(%s) AND state = {S.PENDING:d} AND cache_status <> {C.LOOKUP:d}
 # would evict others for them. One whose lookup failed waits like a miss from then on, and is looked
 # up again if there is an entry.
 _YIELD = f"""
-UPDATE controlplane_task t SET cache_status = {C.WAITING:d}, cache_blocked = true
-FROM (
+WITH found AS MATERIALIZED (
     SELECT t.id FROM controlplane_task t JOIN controlplane_taskgroup g ON g.id = t.group_id
     WHERE t.cache_identity = ANY(%(identities)s::uuid[]) AND t.id <> ALL(%(owners)s::bigint[])
       AND t.state = {S.PENDING:d} AND t.cache_status IN ({C.MISS:d}, {C.LOOKUP_FAILURE:d})
       AND (g.cache ->> 'serialize')::boolean
     ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
-) found
-WHERE t.id = found.id
+)
+UPDATE controlplane_task t SET cache_status = {C.WAITING:d}, cache_blocked = true
+FROM found WHERE t.id = found.id
 """
 
 
@@ -93,10 +93,10 @@ def reserve(
 
 
 # Rows that another transaction has locked are skipped; the next tick finds waiters among them.
+# Without MATERIALIZED, a planner that expects one row looks for the keys again for each waiter.
 _FIND = f"""
-UPDATE controlplane_task t SET cache_status = {C.LOOKUP:d}, cache_blocked = true
-FROM (
-    SELECT t.id FROM ({{keys}}) w
+WITH w AS MATERIALIZED ({{keys}}), found AS MATERIALIZED (
+    SELECT t.id FROM w
     JOIN controlplane_task t ON t.cache_identity = w.cache_identity
     JOIN controlplane_taskgroup g ON g.id = t.group_id
     WHERE t.state = {S.PENDING:d} AND t.cache_status IN ({C.WAITING:d}, {C.MISS:d})
@@ -104,8 +104,9 @@ FROM (
       AND EXISTS (SELECT FROM controlplane_cacheentry e
                   WHERE e.identity = t.cache_identity AND e.evicted_at IS NULL)
     ORDER BY t.id LIMIT {MAX_FOUND} FOR NO KEY UPDATE OF t SKIP LOCKED
-) found
-WHERE t.id = found.id
+)
+UPDATE controlplane_task t SET cache_status = {C.LOOKUP:d}, cache_blocked = true
+FROM found WHERE t.id = found.id
 """
 _FIND_STORED = _FIND.format(keys="SELECT unnest(%(identities)s::uuid[]) AS cache_identity")
 _FIND_WAITERS = _FIND.format(keys=f"SELECT w.cache_identity {WAITERS}")
@@ -113,28 +114,26 @@ _FIND_WAITERS = _FIND.format(keys=f"SELECT w.cache_identity {WAITERS}")
 # The last owner comes first, if it waits again. Each shape of each pool has a candidate: one that
 # fits into no cell must not hold up the others.
 _GRANT = f"""
+WITH w AS MATERIALIZED (SELECT w.cache_identity {WAITERS}), first AS MATERIALIZED (
+    SELECT DISTINCT ON (t.cache_identity, j.pool_id, t.shape_id) t.id
+    FROM w JOIN controlplane_task t ON t.cache_identity = w.cache_identity
+    JOIN controlplane_taskgroup g ON g.id = t.group_id
+    JOIN controlplane_job j ON j.id = t.job_id
+    LEFT JOIN controlplane_cachereservation r ON r.identity = t.cache_identity
+    WHERE t.state = {S.PENDING:d} AND NOT t.attempt_open AND j.ending_as IS NULL
+      AND (t.not_before IS NULL OR t.not_before <= %(now)s)
+      AND (g.cache ->> 'serialize')::boolean AND t.cache_status <> {C.LOOKUP:d}
+    ORDER BY t.cache_identity, j.pool_id, t.shape_id,
+             (r.task_id IS NOT DISTINCT FROM t.id) DESC, t.id
+), found AS MATERIALIZED (
+    SELECT t.id FROM controlplane_task t JOIN first ON first.id = t.id
+    WHERE t.cache_blocked
+    ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
+)
 UPDATE controlplane_task t
 SET cache_status = CASE t.cache_status WHEN {C.WAITING:d} THEN {C.MISS:d} ELSE t.cache_status END,
     cache_blocked = false
-FROM (
-    SELECT t.id FROM controlplane_task t
-    JOIN (
-        SELECT DISTINCT ON (t.cache_identity, j.pool_id, t.shape_id) t.id
-        FROM (SELECT w.cache_identity {WAITERS}) w
-        JOIN controlplane_task t ON t.cache_identity = w.cache_identity
-        JOIN controlplane_taskgroup g ON g.id = t.group_id
-        JOIN controlplane_job j ON j.id = t.job_id
-        LEFT JOIN controlplane_cachereservation r ON r.identity = t.cache_identity
-        WHERE t.state = {S.PENDING:d} AND NOT t.attempt_open AND j.ending_as IS NULL
-          AND (t.not_before IS NULL OR t.not_before <= %(now)s)
-          AND (g.cache ->> 'serialize')::boolean AND t.cache_status <> {C.LOOKUP:d}
-        ORDER BY t.cache_identity, j.pool_id, t.shape_id,
-                 (r.task_id IS NOT DISTINCT FROM t.id) DESC, t.id
-    ) first ON first.id = t.id
-    WHERE t.cache_blocked
-    ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
-) found
-WHERE t.id = found.id
+FROM found WHERE t.id = found.id
 """
 
 

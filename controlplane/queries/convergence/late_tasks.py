@@ -96,9 +96,11 @@ _WAITS = f"t.state = {S.PENDING:d} AND t.started_at IS NULL"
 # index of held attempts: tasks that wait again while their last attempt is not released.
 UNPLACED = f"""
     FROM (
+        WITH w AS MATERIALIZED (
+            SELECT shape_id, group_id FROM controlplane_task
+            WHERE state = {S.PENDING:d} AND NOT attempt_open GROUP BY shape_id, group_id)
         SELECT t.id AS task_id, t.job_id, t.attempt_uid AS uid
-        FROM (SELECT shape_id, group_id FROM controlplane_task
-              WHERE state = {S.PENDING:d} AND NOT attempt_open GROUP BY shape_id, group_id) w
+        FROM w
         JOIN controlplane_shape s ON s.id = w.shape_id
         JOIN ({_POOLS}) p ON p.id = s.pool_id
         CROSS JOIN LATERAL (

@@ -82,17 +82,19 @@ _HELPED_BY_CELLS = f"""
     """
 # From one shape to the next by the index of waiting tasks, and then some tasks of each.
 _WANTING = f"""
-    {WAITING_SHAPES}
+    {WAITING_SHAPES}, counted AS MATERIALIZED (
+        SELECT waiting.shape_id, w.group_id, w.count
+        FROM waiting CROSS JOIN LATERAL (
+            SELECT group_id, count(*) FROM (
+                SELECT t.group_id FROM controlplane_task t
+                WHERE t.shape_id = waiting.shape_id AND {WAITS} AND NOT t.cache_blocked
+                  AND (t.not_before IS NULL OR t.not_before <= %(now)s)
+                ORDER BY t.group_id, t.index LIMIT %(tasks)s
+            ) first GROUP BY group_id
+        ) w
+    )
     SELECT s.pool_id, s.resources, sum(w.count)::bigint
-    FROM waiting JOIN controlplane_shape s ON s.id = waiting.shape_id
-    CROSS JOIN LATERAL (
-        SELECT group_id, count(*) FROM (
-            SELECT t.group_id FROM controlplane_task t
-            WHERE t.shape_id = s.id AND {WAITS} AND NOT t.cache_blocked
-              AND (t.not_before IS NULL OR t.not_before <= %(now)s)
-            ORDER BY t.group_id, t.index LIMIT %(tasks)s
-        ) first GROUP BY group_id
-    ) w
+    FROM counted w JOIN controlplane_shape s ON s.id = w.shape_id
     JOIN controlplane_taskgroup g ON g.id = w.group_id
     JOIN controlplane_job j ON j.id = g.job_id
     CROSS JOIN LATERAL (SELECT coalesce(s.pending_reason, g.pending_reason) AS reason) why

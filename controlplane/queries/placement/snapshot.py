@@ -262,19 +262,19 @@ _IN_GROUP = """
     w.group_id, w.nominated_cell_id, w.prefer_cell_id, w.avoid_cell_ids, w.shape_id
     """
 _ROWS = f"""
-SELECT j.band, (j.coscheduled AND j.started_at IS NOT NULL) AS first, g.job_id, g.position,
-       w.shape_id, w.group_id, w.count, j.parent_id IS NOT NULL,
-       GREATEST(g.startable_at, w.since), g.timeout_seconds, w.avoid_cell_ids,
-       w.nominated_cell_id, w.prefer_cell_id, g.pending_reason, j.coscheduled, j.queue_rank
-FROM (
+WITH w AS MATERIALIZED (
     SELECT shape_id, group_id, avoid_cell_ids, nominated_cell_id, prefer_cell_id, count(*),
            min(updated_at) AS since
     FROM controlplane_task
     WHERE state = {S.PENDING:d} AND NOT attempt_open AND NOT cache_blocked
       AND shape_id = ANY(%(shapes)s) AND (not_before IS NULL OR not_before <= %(now)s)
     GROUP BY shape_id, group_id, avoid_cell_ids, nominated_cell_id, prefer_cell_id
-) w
-JOIN controlplane_taskgroup g ON g.id = w.group_id
+)
+SELECT j.band, (j.coscheduled AND j.started_at IS NOT NULL) AS first, g.job_id, g.position,
+       w.shape_id, w.group_id, w.count, j.parent_id IS NOT NULL,
+       GREATEST(g.startable_at, w.since), g.timeout_seconds, w.avoid_cell_ids,
+       w.nominated_cell_id, w.prefer_cell_id, g.pending_reason, j.coscheduled, j.queue_rank
+FROM w JOIN controlplane_taskgroup g ON g.id = w.group_id
 JOIN controlplane_job j ON j.id = g.job_id
 WHERE j.ending_as IS NULL AND NOT j.is_requeuing AND NOT j.is_held
   AND g.startable_at <= %(now)s
