@@ -57,7 +57,7 @@ class Job(models.Model):
         Project, on_delete=models.PROTECT, related_name="jobs", db_index=False
     )
     owner = models.ForeignKey(
-        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs"
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs", db_index=False
     )
     pool = models.ForeignKey("Pool", on_delete=models.PROTECT, related_name="jobs")
     name = models.CharField(max_length=63)
@@ -201,6 +201,7 @@ class Job(models.Model):
                 condition=Q(guid__isnull=False),
             ),
             models.Index(fields=("project", "-id"), name="job_project_newest"),
+            models.Index(fields=("owner", "-id"), name="job_owner_newest"),
             models.Index(fields=("state", "-id"), name="job_state_newest"),
             models.Index(fields=("band", "-id"), name="job_band_newest"),
             models.Index(fields=("is_one_off", "-id"), name="job_one_off_newest"),

@@ -1,9 +1,9 @@
 """Cells as placement sees them: what they offer, and what unreleased attempts hold of them."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.constraints import Tags
@@ -17,8 +17,19 @@ CONTAINER_DRIVERS = frozenset({"docker", "podman"})
 _PREPARING = (int(TaskState.ASSIGNED), int(TaskState.BUILDING))
 
 
-def load_cells(pool_id: int) -> list[CellFacts]:
-    """The cells of a pool that have ever registered, by id."""
+_Amounts = dict[int, dict[str, int]]
+
+
+class HeldAmounts(NamedTuple):
+    """What unreleased attempts hold, by cell, by owner and by project."""
+
+    cells: _Amounts
+    owners: _Amounts
+    projects: _Amounts
+
+
+def load_cells(pool_id: int) -> tuple[list[CellFacts], HeldAmounts]:
+    """Return the cells of a pool that have ever registered, by id, and what is held of them."""
     return _cells("c.pool_id = %s AND c.incarnation <> ''", [pool_id])
 
 
@@ -26,24 +37,53 @@ def lock_cells(cell_ids: Iterable[int]) -> dict[int, CellFacts]:
     """Lock cells, sorted by id, and read what is held of them now: the last word before placing."""
     ids = sorted(set(cell_ids))
     rows("SELECT id FROM controlplane_cell WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE", [ids])
-    return {cell.cell_id: cell for cell in _cells("c.id = ANY(%s)", [ids])}
+    cells, _ = _cells("c.id = ANY(%s)", [ids])
+    return {cell.cell_id: cell for cell in cells}
 
 
-def load_usage(cell_ids: Sequence[int]) -> dict[int, dict[str, int]]:
+def load_usage(cell_ids: Sequence[int]) -> _Amounts:
     """What unreleased attempts hold of each cell: computed, never a stored counter."""
-    held = rows(
-        """
-        SELECT h.cell_id, COALESCE(h.resources, g.resources), h.count FROM (
+    return _load_held(cell_ids).cells
+
+
+# A group has the request, owner and project of its shape, and there are few shapes. OFFSET 0: each
+# group by its key; with old statistics a join would read all groups. LEFT JOIN: if a shape
+# is missing, reading fails; otherwise what its attempts hold would count as free.
+_HELD = """
+    SELECT u.cell_id, s.owner_id, s.project_id, COALESCE(u.resources, s.resources), u.count
+    FROM (
+        SELECT h.cell_id, g.shape_id, h.resources, sum(h.count)::bigint AS count
+        FROM (
             SELECT cell_id, group_id, resources, count(*) FROM controlplane_attempt
-            WHERE cell_id = ANY(%s) AND released_at IS NULL GROUP BY cell_id, group_id, resources
-        ) h JOIN controlplane_taskgroup g ON g.id = h.group_id
-        """,
-        [list(cell_ids)],
-    )
-    return _sums_by_cell(held)
+            WHERE cell_id = ANY(%s) AND released_at IS NULL
+            GROUP BY cell_id, group_id, resources
+        ) h
+        CROSS JOIN LATERAL (
+            SELECT shape_id FROM controlplane_taskgroup WHERE id = h.group_id OFFSET 0) g
+        GROUP BY 1, 2, 3
+    ) u
+    LEFT JOIN controlplane_shape s ON s.id = u.shape_id
+    """
 
 
-def load_reserved(cell_ids: Sequence[int], *, now: datetime) -> dict[int, dict[str, int]]:
+def _load_held(cell_ids: Sequence[int]) -> HeldAmounts:
+    held = rows(_HELD, [list(cell_ids)])
+    amounts = HeldAmounts({}, {}, {})
+    for cell_id, owner_id, project_id, resources, count in held:
+        request = decoded(resources)
+        _add(amounts.cells, cell_id, request, count)
+        _add(amounts.owners, owner_id, request, count)
+        _add(amounts.projects, project_id, request, count)
+    return amounts
+
+
+def _add(sums: _Amounts, key: int, request: Mapping[str, int], count: int) -> None:
+    added = sums.setdefault(key, {})
+    for name, amount in request.items():
+        added[name] = added.get(name, 0) + amount * count
+
+
+def load_reserved(cell_ids: Sequence[int], *, now: datetime) -> _Amounts:
     """Return what is reserved on each cell for tasks that wait."""
     found = rows(
         f"""
@@ -57,7 +97,10 @@ def load_reserved(cell_ids: Sequence[int], *, now: datetime) -> dict[int, dict[s
         """,
         [list(cell_ids), now],
     )
-    return _sums_by_cell(found)
+    reserved: _Amounts = {}
+    for cell_id, resources, count in found:
+        _add(reserved, cell_id, decoded(resources), count)
+    return reserved
 
 
 def effective_reservation(reserved: int, used: int, capacity: int) -> int:
@@ -65,17 +108,7 @@ def effective_reservation(reserved: int, used: int, capacity: int) -> int:
     return max(0, min(reserved, capacity - used))
 
 
-def _sums_by_cell(found: Iterable[tuple[Any, ...]]) -> dict[int, dict[str, int]]:
-    """Add up rows of a cell, a request, and the number of tasks with it there."""
-    sums: dict[int, dict[str, int]] = {}
-    for cell_id, resources, count in found:
-        cell = sums.setdefault(cell_id, {})
-        for name, amount in decoded(resources).items():
-            cell[name] = cell.get(name, 0) + amount * count
-    return sums
-
-
-def _cells(condition: str, parameters: Sequence[Any]) -> list[CellFacts]:
+def _cells(condition: str, parameters: Sequence[Any]) -> tuple[list[CellFacts], HeldAmounts]:
     found = rows(
         f"""
         SELECT c.id, c.name,
@@ -89,17 +122,17 @@ def _cells(condition: str, parameters: Sequence[Any]) -> list[CellFacts]:
         """,
         [sorted(CONTAINER_DRIVERS), *parameters],
     )
-    used = load_usage([cell_id for cell_id, *_ in found])
+    held = _load_held([cell_id for cell_id, *_ in found])
     limited = [cell_id for cell_id, *_, most in found if most is not None]
     preparing = _count_preparing(limited)
-    return [
+    cells = [
         CellFacts(
             cell_id=cell_id,
             name=name,
             state=CellState(state),
             incarnation=incarnation,
             capacity=json.loads(capacity),
-            used=used.get(cell_id, {}),
+            used=held.cells.get(cell_id, {}),
             task_types=frozenset(task_types),
             labels=decoded(labels),
             tags=Tags.read(tags),
@@ -107,6 +140,7 @@ def _cells(condition: str, parameters: Sequence[Any]) -> list[CellFacts]:
         )
         for cell_id, name, state, incarnation, capacity, task_types, labels, tags, most in found
     ]
+    return cells, held
 
 
 def _count_preparing(cell_ids: Sequence[int]) -> dict[int, int]:

@@ -163,15 +163,13 @@ def load_snapshot(
     shapes: Sequence[ShapeFacts],
     *,
     now: datetime,
-    with_owners: bool,
     with_nominations: bool = True,
 ) -> PoolSnapshot:
     """Run the first step: load the pool's cells and their usage for the waiting `shapes`.
 
-    `with_owners`: also load the usage of owners and projects; `with_nominations`: also load
-    reservations.
+    `with_nominations`: also load reservations.
     """
-    cells = load_cells(pool_id)
+    cells, held = load_cells(pool_id)
     ready = sorted((c for c in cells if c.state is CellState.READY), key=lambda cell: cell.name)
     unready: dict[CellState, int] = defaultdict(int)
     tokens_used: dict[str, int] = defaultdict(int)
@@ -180,7 +178,6 @@ def load_snapshot(
             unready[cell.state] += 1
         for token in policy.tokens:
             tokens_used[token] += cell.used.get(token, 0)
-    owners, projects = _load_shares([cell.cell_id for cell in cells]) if with_owners else ({}, {})
     elsewhere = load_reservations_elsewhere(pool_id, now) if with_nominations else ()
     return PoolSnapshot(
         pool_id=pool_id,
@@ -192,40 +189,12 @@ def load_snapshot(
         unready_cells=dict(unready),
         quotas=load_binding_quotas(shapes, elsewhere),
         tokens_used=dict(tokens_used),
-        owner_usage=owners,
-        project_usage=projects,
+        owner_usage=held.owners,
+        project_usage=held.projects,
         nominations=_load_nominations([c.cell_id for c in ready]) if with_nominations else (),
         reserved_elsewhere=elsewhere,
         key_usage=load_key_usage((shape.concurrency for shape in shapes), now=now),
     )
-
-
-_Usage = dict[int, dict[str, int]]
-
-
-def _load_shares(cell_ids: Sequence[int]) -> tuple[_Usage, _Usage]:
-    """Return the usage of the cells by unreleased attempts, by owner and by project."""
-    found = rows(
-        """
-        SELECT j.owner_id, j.project_id, COALESCE(h.resources, g.resources),
-               sum(h.count)::bigint
-        FROM (
-            SELECT group_id, resources, count(*) FROM controlplane_attempt
-            WHERE cell_id = ANY(%s) AND released_at IS NULL GROUP BY group_id, resources
-        ) h
-        JOIN controlplane_taskgroup g ON g.id = h.group_id
-        JOIN controlplane_job j ON j.id = g.job_id
-        GROUP BY 1, 2, 3
-        """,
-        [list(cell_ids)],
-    )
-    owners: _Usage = defaultdict(dict)
-    projects: _Usage = defaultdict(dict)
-    for owner, project, resources, count in found:
-        for name, amount in decoded(resources).items():
-            for usage in (owners[owner], projects[project]):
-                usage[name] = usage.get(name, 0) + amount * count
-    return dict(owners), dict(projects)
 
 
 def _load_nominations(cell_ids: Sequence[int]) -> tuple[Nomination, ...]:
