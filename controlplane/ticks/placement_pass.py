@@ -88,6 +88,7 @@ def pass_pool(waiting: WaitingShapes, *, now: datetime) -> PassResult:
         policy,
         waiting.shapes,
         now=now,
+        with_owners=chosen.sequencer.uses_shares,
         with_nominations=waiting.is_room_kept,
     )
     board = CapacityMatrix(snapshot.cells, snapshot.shapes, policy.tokens)

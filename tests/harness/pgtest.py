@@ -27,6 +27,8 @@ ABANDONED_AFTER_SECONDS = 24 * 3600
 
 def _start_services() -> None:
     if "CELLRUN_HOME" in os.environ and PREFIX in os.environ["CELLRUN_HOME"]:
+        # Workers have a database each. A sweep would delete what the database of another one knows.
+        os.environ["CELLRUN_HOME"] += os.environ.get("PYTEST_XDIST_WORKER", "")
         return
     _sweep()
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))

@@ -142,9 +142,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "waiters-have-no-deadline",
         "controlplane/queries/convergence/late_tasks.py",
-        "WHERE state = {S.PENDING:d} AND NOT attempt_open GROUP BY shape_id, group_id) w",
+        "WHERE state = {S.PENDING:d} AND NOT attempt_open GROUP BY shape_id, group_id)",
         "WHERE state = {S.PENDING:d} AND NOT attempt_open AND NOT cache_blocked\n"
-        "              GROUP BY shape_id, group_id) w",
+        "            GROUP BY shape_id, group_id)",
         "a task waits for an identical one beyond its own deadline",
         scenario=f"{_S}_5_reservations.py::test_waiter_ends_at_its_own_deadline",
     ),

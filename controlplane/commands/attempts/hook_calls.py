@@ -104,13 +104,13 @@ def _end_jobs(endings: Sequence[EndJob]) -> None:
 
 # Kinds take turns, so that a kind with a slow hook does not delay the others.
 _CLAIM = """
-UPDATE controlplane_hookcall h SET claimed_until = %(until)s
-FROM (
+WITH chosen AS MATERIALIZED (
     SELECT id, turn FROM (
         SELECT id, row_number() OVER (PARTITION BY kind ORDER BY id) AS turn
         FROM controlplane_hookcall WHERE claimed_until IS NULL OR claimed_until <= %(now)s
     ) AS due ORDER BY turn, id LIMIT %(page)s
-) AS chosen
+)
+UPDATE controlplane_hookcall h SET claimed_until = %(until)s FROM chosen
 WHERE h.id = chosen.id AND (h.claimed_until IS NULL OR h.claimed_until <= %(now)s)
 RETURNING chosen.turn, h.id
 """

@@ -2,6 +2,8 @@
 
 A task takes the reservation of its key in the transaction that places it. The others wait, first
 come, first served, without being placed.
+
+Tasks are found in sub-selects that PostgreSQL computes once, see decision 88.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,13 +34,13 @@ ON CONFLICT (identity) DO UPDATE SET identity = r.identity
 RETURNING task_id, attempt_uid
 """
 _TAKE = f"""
-UPDATE controlplane_cachereservation c
-SET task_id = i.task, attempt_uid = i.uid, reserved_at = %(now)s
-FROM (
+WITH i AS MATERIALIZED (
     SELECT DISTINCT ON (identity) identity, task, uid
     FROM unnest(%(identity)s::uuid[], %(task)s::bigint[], %(uid)s::uuid[])
          WITH ORDINALITY AS n(identity, task, uid, n) ORDER BY identity, n
-) i
+)
+UPDATE controlplane_cachereservation c
+SET task_id = i.task, attempt_uid = i.uid, reserved_at = %(now)s FROM i
 WHERE c.identity = i.identity AND NOT {IS_HELD.format(identity="c.identity")}
 RETURNING c.task_id, c.attempt_uid
 """
@@ -60,7 +62,7 @@ WITH found AS MATERIALIZED (
     ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
 )
 UPDATE controlplane_task t SET cache_status = {C.WAITING:d}, cache_blocked = true
-FROM found WHERE t.id = found.id
+WHERE t.id = ANY(ARRAY(SELECT id FROM found))
 """
 
 
@@ -93,11 +95,10 @@ def reserve(
 
 
 # Rows that another transaction has locked are skipped; the next tick finds waiters among them.
-# Without MATERIALIZED, a planner that expects one row looks for the keys again for each waiter.
 _FIND = f"""
-WITH w AS MATERIALIZED ({{keys}}), found AS MATERIALIZED (
-    SELECT t.id FROM w
-    JOIN controlplane_task t ON t.cache_identity = w.cache_identity
+WITH keys AS MATERIALIZED ({{keys}}), found AS MATERIALIZED (
+    SELECT t.id FROM keys
+    JOIN controlplane_task t ON t.cache_identity = keys.cache_identity
     JOIN controlplane_taskgroup g ON g.id = t.group_id
     WHERE t.state = {S.PENDING:d} AND t.cache_status IN ({C.WAITING:d}, {C.MISS:d})
       AND NOT t.attempt_open AND NOT (g.cache ->> 'overwrite')::boolean
@@ -106,7 +107,7 @@ WITH w AS MATERIALIZED ({{keys}}), found AS MATERIALIZED (
     ORDER BY t.id LIMIT {MAX_FOUND} FOR NO KEY UPDATE OF t SKIP LOCKED
 )
 UPDATE controlplane_task t SET cache_status = {C.LOOKUP:d}, cache_blocked = true
-FROM found WHERE t.id = found.id
+WHERE t.id = ANY(ARRAY(SELECT id FROM found))
 """
 _FIND_STORED = _FIND.format(keys="SELECT unnest(%(identities)s::uuid[]) AS cache_identity")
 _FIND_WAITERS = _FIND.format(keys=f"SELECT w.cache_identity {WAITERS}")
@@ -114,9 +115,9 @@ _FIND_WAITERS = _FIND.format(keys=f"SELECT w.cache_identity {WAITERS}")
 # The last owner comes first, if it waits again. Each shape of each pool has a candidate: one that
 # fits into no cell must not hold up the others.
 _GRANT = f"""
-WITH w AS MATERIALIZED (SELECT w.cache_identity {WAITERS}), first AS MATERIALIZED (
+WITH keys AS MATERIALIZED (SELECT w.cache_identity {WAITERS}), first AS MATERIALIZED (
     SELECT DISTINCT ON (t.cache_identity, j.pool_id, t.shape_id) t.id
-    FROM w JOIN controlplane_task t ON t.cache_identity = w.cache_identity
+    FROM keys JOIN controlplane_task t ON t.cache_identity = keys.cache_identity
     JOIN controlplane_taskgroup g ON g.id = t.group_id
     JOIN controlplane_job j ON j.id = t.job_id
     LEFT JOIN controlplane_cachereservation r ON r.identity = t.cache_identity
@@ -133,7 +134,7 @@ WITH w AS MATERIALIZED (SELECT w.cache_identity {WAITERS}), first AS MATERIALIZE
 UPDATE controlplane_task t
 SET cache_status = CASE t.cache_status WHEN {C.WAITING:d} THEN {C.MISS:d} ELSE t.cache_status END,
     cache_blocked = false
-FROM found WHERE t.id = found.id
+WHERE t.id = ANY(ARRAY(SELECT id FROM found))
 """
 
 

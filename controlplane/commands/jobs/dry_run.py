@@ -192,7 +192,7 @@ def _place(pool: Pool, candidate: ForecastJob, now: datetime) -> DryRun:
     waiting = [found.shapes for found in load_waiting_shapes(now) if found.pool_id == pool.pk]
     shapes = forecast.add_shapes([shape for found in waiting for shape in found], candidate)
     by_owner = plugins.sequencer.uses_shares
-    snapshot = load_snapshot(pool.pk, pool.name, policy, shapes, now=now)
+    snapshot = load_snapshot(pool.pk, pool.name, policy, shapes, now=now, with_owners=by_owner)
     screened = screen(snapshot, plugins)
     facts = load_pass_facts(snapshot, screened, by_owner=by_owner)
     facts = forecast.add_rows(facts, candidate, snapshot, screened)

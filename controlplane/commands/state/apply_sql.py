@@ -274,27 +274,29 @@ SELECT id FROM placed
 """
 
 NOMINATE_TASKS = f"""
-UPDATE controlplane_task t
-SET nominated_cell_id = n.cell_id, nominated_until = n.until
-FROM (
-    SELECT found.id, i.cell_id, i.until
-    FROM (
-        SELECT cell_id, until, group_id, shape_id,
-               sum(count) OVER (PARTITION BY group_id, shape_id ORDER BY n) - count AS first,
-               sum(count) OVER (PARTITION BY group_id, shape_id ORDER BY n) AS last
-        FROM unnest(%(group_id)s::bigint[], %(shape_id)s::bigint[], %(cell_id)s::bigint[],
-                    %(count)s::integer[], %(until)s::timestamptz[])
-             WITH ORDINALITY AS i(group_id, shape_id, cell_id, count, until, n)
-    ) i
-    JOIN LATERAL (
+WITH i AS MATERIALIZED (
+    SELECT cell_id, until, group_id, shape_id,
+           sum(count) OVER (PARTITION BY group_id, shape_id ORDER BY n) - count AS first,
+           sum(count) OVER (PARTITION BY group_id, shape_id ORDER BY n) AS last
+    FROM unnest(%(group_id)s::bigint[], %(shape_id)s::bigint[], %(cell_id)s::bigint[],
+                %(count)s::integer[], %(until)s::timestamptz[])
+         WITH ORDINALITY AS i(group_id, shape_id, cell_id, count, until, n)
+), found AS MATERIALIZED (
+    SELECT w.group_id, w.shape_id, t.id, t.n
+    FROM (SELECT DISTINCT group_id, shape_id FROM i) w
+    CROSS JOIN LATERAL (
         SELECT id, row_number() OVER (ORDER BY avoid_cell_ids IS NOT NULL, index) AS n
         FROM controlplane_task
-        WHERE group_id = i.group_id AND state = {S.PENDING:d} AND NOT attempt_open
+        WHERE group_id = w.group_id AND state = {S.PENDING:d} AND NOT attempt_open
           AND NOT cache_blocked AND nominated_cell_id IS NULL
-          AND (not_before IS NULL OR not_before <= %(now)s) AND shape_id = i.shape_id
-    ) found ON found.n > i.first AND found.n <= i.last
-) n
-WHERE t.id = n.id AND t.state = {S.PENDING:d} AND t.nominated_cell_id IS NULL
+          AND (not_before IS NULL OR not_before <= %(now)s) AND shape_id = w.shape_id
+    ) t
+)
+UPDATE controlplane_task t
+SET nominated_cell_id = i.cell_id, nominated_until = i.until
+FROM found JOIN i ON i.group_id = found.group_id AND i.shape_id = found.shape_id
+                 AND found.n > i.first AND found.n <= i.last
+WHERE t.id = found.id AND t.state = {S.PENDING:d} AND t.nominated_cell_id IS NULL
 """
 
 FORCE_STOPS = """

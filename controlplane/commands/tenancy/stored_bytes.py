@@ -91,16 +91,17 @@ def forget_attempts(uids: Iterable[UUID], *, keep_cached: bool = False) -> None:
     kept = "SELECT FROM controlplane_cacheentry e WHERE e.attempt_uid = s.attempt_uid"
     execute(
         f"""
-        UPDATE controlplane_storedsize s SET
-            file_bytes = CASE WHEN %s AND EXISTS ({kept}) THEN s.file_bytes ELSE 0 END,
-            stdout_bytes = 0, stderr_bytes = 0, is_uncounted = true
-        FROM (
+        WITH locked AS MATERIALIZED (
             -- In the order of uploads, which lock several rows as well.
             SELECT id FROM controlplane_storedsize WHERE attempt_uid = ANY(%s::uuid[])
             ORDER BY attempt_uid FOR UPDATE
-        ) locked WHERE s.id = locked.id
+        )
+        UPDATE controlplane_storedsize s SET
+            file_bytes = CASE WHEN %s AND EXISTS ({kept}) THEN s.file_bytes ELSE 0 END,
+            stdout_bytes = 0, stderr_bytes = 0, is_uncounted = true
+        WHERE s.id = ANY(ARRAY(SELECT id FROM locked))
         """,
-        [keep_cached, list(uids)],
+        [list(uids), keep_cached],
     )
 
 

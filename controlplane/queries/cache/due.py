@@ -38,7 +38,7 @@ IS_HELD = f"""
         WHERE r.identity = {{identity}} AND (
             o.state IN ({_ACTIVE})
             OR o.state = {S.SUCCEEDED:d} AND o.cache_status IN ({_RUNS})
-               AND o.finished_at > %(now)s - interval '{STORE_SECONDS} seconds'))
+               AND o.finished_at > %(now)s - interval '{STORE_SECONDS} seconds') OFFSET 0)
     """
 """Whether a task runs, or ran successfully a moment ago, for the key `identity`."""
 

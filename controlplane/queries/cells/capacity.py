@@ -17,15 +17,15 @@ CONTAINER_DRIVERS = frozenset({"docker", "podman"})
 _PREPARING = (int(TaskState.ASSIGNED), int(TaskState.BUILDING))
 
 
-_Amounts = dict[int, dict[str, int]]
+Amounts = dict[int, dict[str, int]]
 
 
 class HeldAmounts(NamedTuple):
     """What unreleased attempts hold, by cell, by owner and by project."""
 
-    cells: _Amounts
-    owners: _Amounts
-    projects: _Amounts
+    cells: Amounts
+    owners: Amounts
+    projects: Amounts
 
 
 def load_cells(pool_id: int) -> tuple[list[CellFacts], HeldAmounts]:
@@ -41,32 +41,34 @@ def lock_cells(cell_ids: Iterable[int]) -> dict[int, CellFacts]:
     return {cell.cell_id: cell for cell in cells}
 
 
-def load_usage(cell_ids: Sequence[int]) -> _Amounts:
+def load_usage(cell_ids: Sequence[int]) -> Amounts:
     """What unreleased attempts hold of each cell: computed, never a stored counter."""
-    return _load_held(cell_ids).cells
+    return _load_held_amounts(cell_ids).cells
 
 
-# A group has the request, owner and project of its shape, and there are few shapes. OFFSET 0: each
-# group by its key; with old statistics a join would read all groups. LEFT JOIN: if a shape
-# is missing, reading fails; otherwise what its attempts hold would count as free.
+# Groups of one shape have one request, owner and project: those of any of them are read. OFFSET 0
+# reads groups and jobs by their keys; with old statistics a join would read all there are.
 _HELD = """
-    SELECT u.cell_id, s.owner_id, s.project_id, COALESCE(u.resources, s.resources), u.count
+    SELECT u.cell_id, j.owner_id, j.project_id, COALESCE(u.resources, g.resources), u.count
     FROM (
-        SELECT h.cell_id, g.shape_id, h.resources, sum(h.count)::bigint AS count
+        SELECT h.cell_id, s.shape_id, h.resources, min(h.group_id) AS group_id,
+               sum(h.count)::bigint AS count
         FROM (
             SELECT cell_id, group_id, resources, count(*) FROM controlplane_attempt
-            WHERE cell_id = ANY(%s) AND released_at IS NULL
-            GROUP BY cell_id, group_id, resources
+            WHERE cell_id = ANY(%s) AND released_at IS NULL GROUP BY cell_id, group_id, resources
         ) h
         CROSS JOIN LATERAL (
-            SELECT shape_id FROM controlplane_taskgroup WHERE id = h.group_id OFFSET 0) g
+            SELECT shape_id FROM controlplane_taskgroup WHERE id = h.group_id OFFSET 0) s
         GROUP BY 1, 2, 3
     ) u
-    LEFT JOIN controlplane_shape s ON s.id = u.shape_id
+    CROSS JOIN LATERAL (
+        SELECT job_id, resources FROM controlplane_taskgroup WHERE id = u.group_id OFFSET 0) g
+    CROSS JOIN LATERAL (
+        SELECT owner_id, project_id FROM controlplane_job WHERE id = g.job_id OFFSET 0) j
     """
 
 
-def _load_held(cell_ids: Sequence[int]) -> HeldAmounts:
+def _load_held_amounts(cell_ids: Sequence[int]) -> HeldAmounts:
     held = rows(_HELD, [list(cell_ids)])
     amounts = HeldAmounts({}, {}, {})
     for cell_id, owner_id, project_id, resources, count in held:
@@ -77,13 +79,13 @@ def _load_held(cell_ids: Sequence[int]) -> HeldAmounts:
     return amounts
 
 
-def _add(sums: _Amounts, key: int, request: Mapping[str, int], count: int) -> None:
+def _add(sums: Amounts, key: int, request: Mapping[str, int], count: int) -> None:
     added = sums.setdefault(key, {})
     for name, amount in request.items():
         added[name] = added.get(name, 0) + amount * count
 
 
-def load_reserved(cell_ids: Sequence[int], *, now: datetime) -> _Amounts:
+def load_reserved(cell_ids: Sequence[int], *, now: datetime) -> Amounts:
     """Return what is reserved on each cell for tasks that wait."""
     found = rows(
         f"""
@@ -97,7 +99,7 @@ def load_reserved(cell_ids: Sequence[int], *, now: datetime) -> _Amounts:
         """,
         [list(cell_ids), now],
     )
-    reserved: _Amounts = {}
+    reserved: Amounts = {}
     for cell_id, resources, count in found:
         _add(reserved, cell_id, decoded(resources), count)
     return reserved
@@ -122,7 +124,7 @@ def _cells(condition: str, parameters: Sequence[Any]) -> tuple[list[CellFacts], 
         """,
         [sorted(CONTAINER_DRIVERS), *parameters],
     )
-    held = _load_held([cell_id for cell_id, *_ in found])
+    held = _load_held_amounts([cell_id for cell_id, *_ in found])
     limited = [cell_id for cell_id, *_, most in found if most is not None]
     preparing = _count_preparing(limited)
     cells = [

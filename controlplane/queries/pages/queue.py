@@ -132,6 +132,7 @@ def load_queue(pool: Pool, *, now: datetime) -> PoolQueue:
         policy,
         [_shape(row) for row in examples.values()],
         now=now,
+        with_owners=True,
         with_nominations=False,
     )
     order = order_rows(snapshot, _waiting(details), resolve(policy, Faults()).sequencer)

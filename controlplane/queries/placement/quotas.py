@@ -19,15 +19,15 @@ from controlplane.queries.sql import decoded, rows, scalar
 
 # What unreleased attempts hold, all pools together: one row for each owner, project and request.
 _HELD = """
+WITH h AS MATERIALIZED (
+    SELECT group_id, resources, count(*), bool_or(finished_at IS NULL) AS is_open
+    FROM controlplane_attempt WHERE released_at IS NULL GROUP BY group_id, resources
+)
 SELECT j.owner_id, j.project_id, p.domain_id, COALESCE(h.resources, g.resources),
        sum(h.count)::bigint,
        CASE WHEN %(jobs)s THEN array_agg(DISTINCT g.job_id) END,
        CASE WHEN %(jobs)s THEN array_agg(DISTINCT g.job_id) FILTER (WHERE h.is_open) END
-FROM (
-    SELECT group_id, resources, count(*), bool_or(finished_at IS NULL) AS is_open
-    FROM controlplane_attempt WHERE released_at IS NULL GROUP BY group_id, resources
-) h
-JOIN controlplane_taskgroup g ON g.id = h.group_id
+FROM h JOIN controlplane_taskgroup g ON g.id = h.group_id
 JOIN controlplane_job j ON j.id = g.job_id
 JOIN controlplane_project p ON p.id = j.project_id
 WHERE j.owner_id = ANY(%(user)s) OR j.project_id = ANY(%(project)s) OR p.domain_id = ANY(%(domain)s)

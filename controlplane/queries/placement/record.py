@@ -41,6 +41,7 @@ def load_record(name: str, *, now: datetime) -> PassRecord:
         policy,
         [shape for shapes in waiting for shape in shapes],
         now=now,
+        with_owners=by_owner,
     )
     facts = load_pass_facts(snapshot, screen(snapshot, plugins), by_owner=by_owner)
     held = load_held([cell.cell_id for cell in snapshot.cells])

@@ -163,11 +163,13 @@ def load_snapshot(
     shapes: Sequence[ShapeFacts],
     *,
     now: datetime,
+    with_owners: bool,
     with_nominations: bool = True,
 ) -> PoolSnapshot:
     """Run the first step: load the pool's cells and their usage for the waiting `shapes`.
 
-    `with_nominations`: also load reservations.
+    `with_owners`: with the usage of owners and projects; `with_nominations`: also load
+    reservations.
     """
     cells, held = load_cells(pool_id)
     ready = sorted((c for c in cells if c.state is CellState.READY), key=lambda cell: cell.name)
@@ -189,8 +191,8 @@ def load_snapshot(
         unready_cells=dict(unready),
         quotas=load_binding_quotas(shapes, elsewhere),
         tokens_used=dict(tokens_used),
-        owner_usage=held.owners,
-        project_usage=held.projects,
+        owner_usage=held.owners if with_owners else {},
+        project_usage=held.projects if with_owners else {},
         nominations=_load_nominations([c.cell_id for c in ready]) if with_nominations else (),
         reserved_elsewhere=elsewhere,
         key_usage=load_key_usage((shape.concurrency for shape in shapes), now=now),

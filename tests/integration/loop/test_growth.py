@@ -324,7 +324,9 @@ def test_a_pass_has_both_requests_of_a_group_without_room(loop: Loop) -> None:
     tasks.update(not_before=None, avoid_cell_ids=None, prefer_cell_id=None)
     now, pool = clock.now(), Pool.objects.get()
     [waiting] = load_waiting_shapes(now)
-    snapshot = load_snapshot(pool.pk, pool.name, policy_of(pool), waiting.shapes, now=now)
+    snapshot = load_snapshot(
+        pool.pk, pool.name, policy_of(pool), waiting.shapes, now=now, with_owners=False
+    )
     without_room = frozenset(shape.shape_id for shape in waiting.shapes)
     screened = PrefilterResult(frozenset(), without_room, ())
     facts = load_pass_facts(snapshot, screened, by_owner=False)
@@ -408,7 +410,9 @@ def test_fair_shares_count_the_grown_request(loop: Loop) -> None:
     runs_out_of_memory(cell, place_again(loop, job))
     place_again(loop, job)
     pool = Pool.objects.get()
-    snapshot = load_snapshot(pool.pk, pool.name, policy_of(pool), (), now=clock.now())
+    snapshot = load_snapshot(
+        pool.pk, pool.name, policy_of(pool), (), now=clock.now(), with_owners=True
+    )
     assert [use["memory_mib"] for use in snapshot.owner_usage.values()] == [1024]
 
 

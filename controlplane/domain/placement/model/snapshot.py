@@ -147,7 +147,8 @@ class QuotaReservation:
 class PoolSnapshot:
     """One pool: its READY cells by name, the waiting shapes, and the usage of quotas.
 
-    `owner_usage`, `project_usage`: amounts held in this pool, by owner and project.
+    `owner_usage`, `project_usage`: amounts held in this pool, by owner and project; read only for
+    sequencers that use shares.
     `tokens_used`: by name. `reserved_elsewhere`: quota for nominated tasks of other pools.
     `key_usage`: of the concurrency keys of the waiting shapes, all pools together.
     """
