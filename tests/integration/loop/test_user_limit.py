@@ -12,6 +12,7 @@ from controlplane.commands.jobs import cap
 from controlplane.commands.jobs.cancel import cancel_job
 from controlplane.domain.jobs.submission import JobsRefused
 from controlplane.models import Job, Task
+from controlplane.queries.sql import decoded, execute, rows
 from tests.integration.loop.conftest import Loop
 
 BASE = 7100
@@ -93,3 +94,36 @@ def test_count_is_taken_again_after_a_minute(
     assert is_accepted(loop, 3)
     monkeypatch.setattr(clock, "monotonic", lambda: cap.BOUND_SECONDS)
     assert not is_accepted(loop, 1)
+
+
+def test_jobs_that_were_counted_are_not_read_again_in_a_table_without_statistics(
+    loop: Loop,
+) -> None:
+    loop.submit()
+    execute(
+        """
+        INSERT INTO controlplane_job
+        SELECT (jsonb_populate_record(j, jsonb_build_object('id', j.id + n, 'guid', NULL))).*
+        FROM controlplane_job j, generate_series(1, 2000) AS n
+        """
+    )
+    execute("SELECT setval(pg_get_serial_sequence('controlplane_job', 'id'), 1000000)")
+    table = "'controlplane_job'::regclass"
+    execute(f"DELETE FROM pg_statistic WHERE starelid = {table}")
+    execute(f"UPDATE pg_class SET reltuples = -1, relpages = 0 WHERE oid = {table}")
+    for _ in range(2):  # the first one counts the copies
+        with CaptureQueriesContext(connection) as captured:
+            loop.submit()
+    [statement] = [one["sql"] for one in captured if "pg_sequence_last_value" in one["sql"]]
+    [(plans,)] = rows("EXPLAIN (ANALYZE, FORMAT JSON) " + statement.replace("%", "%%"))
+    [plan] = decoded(plans)
+    assert rows_of_jobs(plan["Plan"]) <= 10
+
+
+def rows_of_jobs(node: dict[str, Any]) -> float:
+    """Return how many rows of the jobs a plan read, those that a filter removed included."""
+    read = sum(rows_of_jobs(child) for child in node.get("Plans", ()))
+    if node.get("Relation Name") == "controlplane_job":
+        removed = node.get("Rows Removed by Filter", 0)
+        read += node["Actual Loops"] * (node["Actual Rows"] + removed)
+    return read
