@@ -35,7 +35,8 @@ def installed_clients(kind: str) -> Path:
             print(f"installing {requirements.relative_to(ROOT)} into {folder.relative_to(ROOT)}")
             venv.create(folder, clear=True, with_pip=True)
             options = ["-q", "--disable-pip-version-check", "--require-hashes", "--requirement"]
-            command = [folder / "bin" / "python", "-m", "pip", "install", *options, requirements]
+            program = str(folder / "bin" / "python")
+            command = [program, "-m", "pip", "install", *options, str(requirements)]
             subprocess.run(command, check=True)
             stamp.write_text(mark)
     return folder / "bin"

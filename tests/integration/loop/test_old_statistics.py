@@ -5,7 +5,6 @@ makes the planner expect one row. A sub-select that it then computes again for e
 minutes for a few hundred tasks.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +15,7 @@ from django.db import connection, transaction
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
 from controlplane.models import Attempt, Job, Quota, Task
-from controlplane.queries.sql import execute
+from controlplane.queries.sql import decoded, execute
 from tests.integration.loop.conftest import FakeCell, Loop
 
 TASKS = 120
@@ -81,7 +80,7 @@ def explained() -> Iterator[set[tuple[str, str]]]:
                 cursor.cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", params)
                 [(plans,)] = cursor.fetchall()
                 transaction.set_rollback(True)
-            [plan] = json.loads(plans) if isinstance(plans, str) else plans
+            [plan] = decoded(plans)
             found.update((sql, kind) for kind in computed_again(plan["Plan"]))
         return run(sql, params, many, context)
 
