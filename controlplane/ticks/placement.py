@@ -22,6 +22,7 @@ from controlplane.queries.placement.snapshot import (
     load_waiting_shapes,
 )
 from controlplane.queries.ticks import load_tick
+from controlplane.ticks.pace import Pace
 from controlplane.ticks.placement_pass import pass_pool_safely
 
 NAME = "placement"
@@ -44,23 +45,29 @@ class PlacementTask(Task):
 
     def __init__(self) -> None:
         self.idleness = Idleness()
+        self.pace = Pace()
 
 
 @shared_task(name="controlplane.ticks.placement", base=PlacementTask, bind=True)
 def placement(self: PlacementTask, woken: bool = False) -> None:
     """Run the tick; beat and wakes send this task."""
-    tick(self.idleness, woken=woken, timer=time.monotonic)
+    self.pace.run(lambda: tick(self.idleness, woken=woken, timer=time.monotonic))
 
 
-def tick(idleness: Idleness, *, woken: bool, timer: Callable[[], float]) -> None:
-    """Run placement; skip periodic ticks for ten seconds after a run without waiting tasks."""
+def tick(idleness: Idleness, *, woken: bool, timer: Callable[[], float]) -> bool:
+    """Run placement; skip periodic ticks for ten seconds after a run without waiting tasks.
+
+    Return whether any task waits or waited.
+    """
     if not woken and timer() < idleness.until:
-        return
+        return False
     take_wake(NAME)
     if run(woken=woken):
         idleness.until = 0.0
-    elif not woken:
+        return True
+    if not woken:
         idleness.until = timer() + IDLE_SECONDS
+    return False
 
 
 def run(*, woken: bool = True) -> bool:
