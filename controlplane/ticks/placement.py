@@ -22,7 +22,7 @@ from controlplane.queries.placement.snapshot import (
     load_waiting_shapes,
 )
 from controlplane.queries.ticks import load_tick
-from controlplane.ticks.pace import Pace
+from controlplane.ticks.pass_rest import PassRest
 from controlplane.ticks.placement_pass import pass_pool_safely
 
 NAME = "placement"
@@ -45,13 +45,13 @@ class PlacementTask(Task):
 
     def __init__(self) -> None:
         self.idleness = Idleness()
-        self.pace = Pace()
+        self.pass_rest = PassRest()
 
 
 @shared_task(name="controlplane.ticks.placement", base=PlacementTask, bind=True)
 def placement(self: PlacementTask, woken: bool = False) -> None:
     """Run the tick; beat and wakes send this task."""
-    self.pace.run(lambda: tick(self.idleness, woken=woken, timer=time.monotonic))
+    self.pass_rest.run(lambda: tick(self.idleness, woken=woken, timer=time.monotonic))
 
 
 def tick(idleness: Idleness, *, woken: bool, timer: Callable[[], float]) -> bool:

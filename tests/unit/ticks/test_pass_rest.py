@@ -3,7 +3,7 @@
 import pytest
 
 from controlplane.ticks import placement
-from controlplane.ticks.pace import MAX_REST_SECONDS, Pace
+from controlplane.ticks.pass_rest import MAX_REST_SECONDS, PassRest
 
 
 class Machine:
@@ -12,7 +12,7 @@ class Machine:
     def __init__(self) -> None:
         self.now, self.cpu = 100.0, 5.0
         self.rests: list[float] = []
-        self.pace = Pace(timer=lambda: self.now, cpu_timer=lambda: self.cpu, sleep=self._sleep)
+        self.rest = PassRest(timer=lambda: self.now, cpu_timer=lambda: self.cpu, sleep=self._sleep)
 
     def _sleep(self, seconds: float) -> None:
         self.rests.append(seconds)
@@ -24,7 +24,7 @@ class Machine:
             self.cpu += cpu
             return is_pass
 
-        self.pace.run(work)
+        self.rest.run(work)
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_failed_pass_is_no_measure(machine: Machine) -> None:
 
     for _ in range(3):
         with pytest.raises(RuntimeError):
-            machine.pace.run(fail)
+            machine.rest.run(fail)
     assert machine.rests == []
 
 
@@ -103,7 +103,7 @@ def test_placement_task_rests(machine: Machine, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(placement, "run", work)
     monkeypatch.setattr(placement, "take_wake", lambda name: None)
-    monkeypatch.setattr(placement.placement, "pace", machine.pace)
+    monkeypatch.setattr(placement.placement, "pass_rest", machine.rest)
     for _ in range(3):
         placement.placement(woken=True)
     assert machine.rests == [pytest.approx(MAX_REST_SECONDS)]

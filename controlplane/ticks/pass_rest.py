@@ -18,7 +18,7 @@ REST_RATIO = 8.0
 MAX_REST_SECONDS = 0.1
 
 
-class Pace:
+class PassRest:
     """Separates passes. A single slow one leads to no rest, only the second in turn."""
 
     def __init__(
