@@ -22,7 +22,7 @@ from controlplane.queries.placement.snapshot import (
     load_waiting_shapes,
 )
 from controlplane.queries.ticks import load_tick
-from controlplane.ticks.pass_rest import PassRest
+from controlplane.ticks.pass_pause import PassPause
 from controlplane.ticks.placement_pass import pass_pool_safely
 
 NAME = "placement"
@@ -45,33 +45,37 @@ class PlacementTask(Task):
 
     def __init__(self) -> None:
         self.idleness = Idleness()
-        self.pass_rest = PassRest()
+        self.pause = PassPause()
 
 
 @shared_task(name="controlplane.ticks.placement", base=PlacementTask, bind=True)
 def placement(self: PlacementTask, woken: bool = False) -> None:
     """Run the tick; beat and wakes send this task."""
-    self.pass_rest.run(lambda: tick(self.idleness, woken=woken, timer=time.monotonic))
+    tick(self.idleness, woken=woken, timer=time.monotonic, pause=self.pause)
 
 
-def tick(idleness: Idleness, *, woken: bool, timer: Callable[[], float]) -> bool:
-    """Run placement; skip periodic ticks for ten seconds after a run without waiting tasks.
-
-    Return whether any task waits or waited.
-    """
+def tick(
+    idleness: Idleness,
+    *,
+    woken: bool,
+    timer: Callable[[], float],
+    pause: PassPause | None = None,
+) -> None:
+    """Run placement; skip periodic ticks for ten seconds after a run without waiting tasks."""
     if not woken and timer() < idleness.until:
-        return False
+        return
     take_wake(NAME)
-    if run(woken=woken):
+    if run(woken=woken, pause=pause):
         idleness.until = 0.0
-        return True
-    if not woken:
+    elif not woken:
         idleness.until = timer() + IDLE_SECONDS
-    return False
 
 
-def run(*, woken: bool = True) -> bool:
-    """Place tasks in up to 50 passes; return whether any task waits or waited."""
+def run(*, woken: bool = True, pause: PassPause | None = None) -> bool:
+    """Place tasks in up to 50 passes; return whether any task waits or waited.
+
+    `pause` separates passes, except those that continue a backlog; None: no pauses.
+    """
     started_at = clock.now()
     pending = find_pending(started_at)
     if not pending.placeable:
@@ -83,8 +87,10 @@ def run(*, woken: bool = True) -> bool:
         return True
     placed, uncovered = 0, frozenset[int]()
     for _ in range(MAX_PASSES):
+        if pause is not None and not uncovered:
+            pause.wait()
         mark = load_tick(NAME).mark
-        outcome = run_pass()
+        outcome = run_pass() if pause is None else pause.measure(run_pass)
         if outcome is None:
             leave_mark(NAME)
             return True

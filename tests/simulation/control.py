@@ -113,7 +113,7 @@ class TickPart(Part):
 
 
 class Placement(TickPart):
-    """Places; `controlplane.ticks.placement.placement` with virtual time."""
+    """Places; `controlplane.ticks.placement.tick` with virtual time and without pauses."""
 
     def __init__(self, name: str, around: Surroundings, interval: float) -> None:
         super().__init__(name, around, interval)
