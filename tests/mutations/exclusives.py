@@ -39,7 +39,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         '    launch["exclusive"] = False',
         "no guard watches what the submitter wanted to be exclusive",
         needs="exclusive+cut_off",
-        within=80,
+        within=240,
     ),
     Mutation(
         "an-end-of-the-guard-s-making-is-the-program-s",
