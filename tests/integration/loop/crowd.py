@@ -207,6 +207,13 @@ def submit_jobs(loop: Loop) -> Work:
 # ------------------------------------------------------------------------ what they leave
 
 
+_UNSETTLED = """
+    SELECT t.job_id, t.id, t.state, t.attempt_open, t.nominated_cell_id, t.nominated_until
+    FROM controlplane_task t JOIN controlplane_job j ON j.id = t.job_id AND j.settled_at IS NULL
+    WHERE t.finished_at IS NULL
+"""
+
+
 def heal(cells: list[FakeCell]) -> None:
     """Everything that holds a place is confirmed gone, until every job is settled."""
     dice = random.Random(0)
@@ -226,7 +233,7 @@ def heal(cells: list[FakeCell]) -> None:
         if not Job.objects.filter(settled_at=None).exists():
             return
     left = list(Job.objects.filter(settled_at=None).values_list("id", "state", "ending_as"))
-    raise AssertionError(f"not settled: {left}")
+    raise AssertionError(f"not settled at {clock.now()}: {left}; their tasks: {rows(_UNSETTLED)}")
 
 
 def check(*, settled: bool) -> None:
