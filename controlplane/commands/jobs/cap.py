@@ -14,6 +14,7 @@ from django.contrib.auth import get_user_model
 from controlplane import clock
 from controlplane.domain.jobs.submission import JobsRefused, PlannedJob
 from controlplane.queries.jobs.submission import count_open_tasks_of, count_tasks_submitted_since
+from controlplane.queries.sql import execute
 from controlplane.spec import Fault
 
 # A restore of the database may lose counted jobs, and draw their ids again.
@@ -38,8 +39,8 @@ def check_cap(owner_id: int, jobs: Sequence[PlannedJob], *, is_binding: bool = T
     Lock the user unless `is_binding` is False (a dry run): two concurrent submissions could pass
     the check together.
     """
-    users = get_user_model().objects
-    owner = (users.select_for_update(no_key=True) if is_binding else users).get(pk=owner_id)
+    if is_binding:
+        execute("SELECT FROM auth_user WHERE id = %s FOR NO KEY UPDATE", [owner_id])
     limit = settings.CELLRUN.max_unfinished_tasks_per_user
     added = sum(map(_count_tasks, jobs))
     if is_binding and _find_bound(owner_id) + added <= limit:
@@ -49,10 +50,8 @@ def check_cap(owner_id: int, jobs: Sequence[PlannedJob], *, is_binding: bool = T
         open_tasks += _count_tasks(job)
         if open_tasks > limit:
             field = "replicas" if job.is_short else "groups"
-            text = (
-                f"would make {open_tasks} unfinished tasks of user {owner.get_username()},"
-                f" who may have {limit}"
-            )
+            owner = get_user_model().objects.get(pk=owner_id).get_username()
+            text = f"would make {open_tasks} unfinished tasks of user {owner}, who may have {limit}"
             raise JobsRefused([(job.position, Fault("" if job.retry_of else field, text))])
 
 

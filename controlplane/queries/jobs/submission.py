@@ -16,7 +16,6 @@ from controlplane.domain.jobs.stored_bytes import LimitedStorage
 from controlplane.domain.placement.model.snapshot import CellFacts
 from controlplane.domain.scopes import Scope, ScopeKind, scopes_of
 from controlplane.domain.state.states import OPEN, TERMINAL, CellState
-from controlplane.models import Pool, Project
 from controlplane.queries.jobs.rerun import RetriedJob
 from controlplane.queries.placement.quotas import find_limits
 from controlplane.queries.sql import decoded, encoded, rows
@@ -34,7 +33,7 @@ def load_submission_facts(
     Guids, cells, limits and secrets are read only if some job must be checked: not those that exist
     already or whose pool or project is unknown.
     """
-    pools = _load_pools(spec.pool for spec in specs)
+    pools = _load_pools("name = ANY(%s)", sorted({spec.pool for spec in specs}))
     projects, archived = _load_projects({(spec.domain, spec.project) for spec in specs})
     located = [
         (spec, *projects[spec.domain, spec.project])
@@ -71,7 +70,7 @@ def load_rerun_facts(
 
     Cells are read only if its hook may change what it requires.
     """
-    pool = _pool_of(Pool.objects.get(pk=job.pool_id))
+    [pool] = _load_pools("id = ANY(%s)", [job.pool_id]).values()
     secrets = find_servers((job.project_id, name) for _, name in secrets_of(spec))
     is_fixed = spec.kind in BUILT_IN or spec.allow_unsatisfiable
     places = [] if is_fixed else [(spec, job.project_id, job.domain_id)]
@@ -89,37 +88,46 @@ def load_rerun_facts(
     return replace(pool, cells=cells.get(pool.pool_id, ())), facts
 
 
-def _pool_of(pool: Pool) -> AdmissionPool:
-    """Return the policy of a pool for new jobs, without its cells."""
-    return AdmissionPool(
-        pool_id=pool.pk,
-        name=pool.name,
-        tokens=pool.tokens,
-        validators=pool.validators,
-        allowed_mounts=pool.allowed_mounts,
-        privileged_allowed=pool.privileged_allowed,
-        allowed_capabilities=pool.allowed_capabilities,
-        job_limits=JobLimits.model_validate(pool.job_limits),
+def _load_pools(condition: str, keys: Sequence[object]) -> dict[str, AdmissionPool]:
+    """Return by name the pools and their policies for new jobs, without their cells."""
+    found = rows(
+        f"""
+        SELECT id, name, tokens, validators, allowed_mounts, privileged_allowed,
+               allowed_capabilities, job_limits
+        FROM controlplane_pool WHERE {condition}
+        """,
+        [list(keys)],
     )
-
-
-def _load_pools(names: Iterable[str]) -> dict[str, AdmissionPool]:
-    return {pool.name: _pool_of(pool) for pool in Pool.objects.filter(name__in=set(names))}
+    return {
+        name: AdmissionPool(
+            pool_id=key,
+            name=name,
+            tokens=decoded(tokens),
+            validators=validators,
+            allowed_mounts=decoded(mounts),
+            privileged_allowed=privileged,
+            allowed_capabilities=capabilities,
+            job_limits=JobLimits.model_validate(decoded(limits)),
+        )
+        for key, name, tokens, validators, mounts, privileged, capabilities, limits in found
+    }
 
 
 def _load_projects(
     names: Set[tuple[str, str]],
 ) -> tuple[dict[tuple[str, str], tuple[int, int]], frozenset[int]]:
     """Return (project id, domain id) by (domain, project), and the ids of archived projects."""
-    found = Project.objects.filter(
-        domain__name__in={domain for domain, _ in names},
-        name__in={project for _, project in names},
-    ).values_list("domain__name", "name", "id", "domain_id", "archived_at")
-    # The query may return other combinations of these names.
-    projects = [row for row in found if row[:2] in names]
+    found = rows(
+        """
+        SELECT d.name, p.name, p.id, p.domain_id, p.archived_at
+        FROM controlplane_project p JOIN controlplane_domain d ON d.id = p.domain_id
+        WHERE (d.name, p.name) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
+        """,
+        [[domain for domain, _ in names], [project for _, project in names]],
+    )
     return (
-        {(domain, name): (key, domain_id) for domain, name, key, domain_id, _ in projects},
-        frozenset(key for _, _, key, _, archived_at in projects if archived_at is not None),
+        {(domain, name): (key, domain_id) for domain, name, key, domain_id, _ in found},
+        frozenset(key for _, _, key, _, archived_at in found if archived_at is not None),
     )
 
 

@@ -6,11 +6,13 @@ from datetime import datetime
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group, User
+from django.db import DEFAULT_DB_ALIAS
 from django.db.models import QuerySet
 
 from controlplane.domain.errors import NotFound
 from controlplane.domain.roles import Role
 from controlplane.models import ApiToken, Project, RecoveryCode, ServiceAccount, TotpDevice
+from controlplane.queries.sql import rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +41,49 @@ class Credential:
 
 def find_credential(digest: str, *, now: datetime) -> Credential | None:
     """Return the credential of the digest; None if unknown, expired or of an inactive user."""
-    return _credential_of(ApiToken.objects.filter(digest=digest), now)
+    return _load_credential("t.digest = %s", digest, now)
 
 
 def find_token_credential(token_id: int, *, now: datetime) -> Credential | None:
     """Return the credential of a token by its id, as `find_credential` does."""
-    return _credential_of(ApiToken.objects.filter(pk=token_id), now)
+    return _load_credential("t.id = %s", token_id, now)
 
 
-def _credential_of(tokens: QuerySet[ApiToken], now: datetime) -> Credential | None:
-    token = tokens.select_related("user").first()
-    if token is None or not token.user.is_active:
+# In the order of the models, as `from_db` takes their values.
+_USER_FIELDS = ("id", "is_superuser", "username", "is_staff", "is_active")
+_TOKEN_FIELDS = (
+    *("id", "user_id", "name", "prefix", "role", "bound_to"),
+    *("created_at", "expires_at", "last_used_at"),
+)
+_COLUMNS = ", ".join(
+    [*(f"u.{name}" for name in _USER_FIELDS), *(f"t.{name}" for name in _TOKEN_FIELDS)]
+)
+
+
+def _load_credential(condition: str, key: object, now: datetime) -> Credential | None:
+    """Return the credential of the token, by SQL: each request loads one.
+
+    The QuerySet takes 1 ms of a submission's 14. Django loads the other fields at their use.
+    """
+    found = rows(
+        f"SELECT {_COLUMNS} FROM controlplane_apitoken t JOIN auth_user u ON u.id = t.user_id"
+        f" WHERE {condition}",
+        [key],
+    )
+    if not found:
+        return None
+    user = User.from_db(DEFAULT_DB_ALIAS, _USER_FIELDS, found[0][: len(_USER_FIELDS)])
+    token = ApiToken.from_db(DEFAULT_DB_ALIAS, _TOKEN_FIELDS, found[0][len(_USER_FIELDS) :])
+    token.user = user
+    if not user.is_active:
         return None
     if token.expires_at is not None and token.expires_at <= now:
         return None
-    role = Role(token.role).capped(find_role(token.user))
+    role = Role(token.role).capped(find_role(user))
     bound_to = None
     if token.bound_to is not None:
         role, bound_to = role.capped(Role.MANAGER), tuple(token.bound_to)
-    return Credential(token.user, role, token, bound_to)
+    return Credential(user, role, token, bound_to)
 
 
 def session_credential(user: User) -> Credential:
