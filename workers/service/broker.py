@@ -7,6 +7,7 @@ because the two sides share only the modules of the wire.
 
 import threading
 from queue import Empty
+from time import monotonic
 from typing import Any
 
 import structlog
@@ -52,6 +53,12 @@ class CellChannel(kombu_redis.Channel):
 
     QoS = CellQos
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)  # type: ignore[no-untyped-call]
+        self._read_queues: list[str] = []
+        self._reads: dict[tuple[int, float], list[bytes]] = {}
+        self._first = 0
+
     def basic_ack(self, delivery_tag: Any, multiple: bool = False) -> None:
         """Do nothing: the broker has already removed the message."""
 
@@ -63,6 +70,27 @@ class CellChannel(kombu_redis.Channel):
         client = super()._create_client(asynchronous)  # type: ignore[no-untyped-call]
         client.set_response_callback("BRPOP", bound_entry)
         return client
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        """Wait for a message of any queue; each time another queue is the first.
+
+        A command is packed once: packing the names of 100 queues for each message took a seventh
+        of a fleet's time.
+        """
+        queues = self.active_queues
+        if not queues:
+            return
+        if queues != self._read_queues:
+            self._read_queues, self._reads = queues, {}
+        connection = self.client.connection
+        self._first = (self._first + 1) % len(queues)
+        key = self._first, self.brpop_timeout if timeout is None else timeout
+        if key not in self._reads:
+            ordered = queues[self._first :] + queues[: self._first]
+            self._reads[key] = connection.pack_command("BRPOP", *ordered, key[1])
+        self._in_poll = connection
+        self._brpop_sent_at = monotonic()  # type: ignore[assignment]
+        connection.send_packed_command(self._reads[key])
 
     def _brpop_read(self, **options: Any) -> Any:
         try:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import structlog
-from celery import Celery
+from celery import Celery, Task
+from celery.worker import state
 from kombu import Queue
 
 from controlplane.contract.codec import MalformedMessage
@@ -58,18 +59,41 @@ def make_app(broker_url: str, order_queues: list[str]) -> Celery:
     return app
 
 
+class OrderTask(Task):
+    """A task whose messages are handled as they arrive.
+
+    Celery's own request, pool and trace of a task take a fifth of the time of a fleet. Flower shows
+    attempts instead of orders.
+    """
+
+    def start_strategy(self, app: Celery, consumer: Any, **options: Any) -> Callable[..., None]:
+        """Return the handler of messages, which passes on their payload."""
+
+        def handle_message(message: Any, *_: Any, **__: Any) -> None:
+            state.all_total_count[0] += 1  # what Flower shows as processed by the worker
+            self.run(message.payload)
+
+        return handle_message
+
+
 def register_orders(app: Celery, take: Callable[[str, str], None]) -> None:
     """Pass orders to `take(cell name, text)`, which only queues them."""
 
-    # Flower shows attempts instead of orders.
-    @app.task(name=queues.ORDERS_TASK, send_events=False)
-    def orders(text: Any, *_: Any, **__: Any) -> None:
+    @app.task(name=queues.ORDERS_TASK, base=OrderTask, shared=False)
+    def orders(payload: Any) -> None:
         try:
-            if not isinstance(text, str):
-                raise MalformedMessage("an order is a text")
+            text = _text_of(payload)
             take(envelope.parse(text).cell, text)
         except MalformedMessage as error:
             log.warning("order_dropped", error=str(error))
+
+
+def _text_of(payload: Any) -> str:
+    match payload:
+        case [[str(text), *_], *_]:
+            return text
+        case _:
+            raise MalformedMessage("an order is a text")
 
 
 def worker_arguments(hostname: str) -> list[str]:
