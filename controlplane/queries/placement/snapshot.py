@@ -30,7 +30,7 @@ from controlplane.queries.locks import load_groups
 from controlplane.queries.placement.concurrency import load_key_usage
 from controlplane.queries.placement.quotas import load_binding_quotas, load_reservations_elsewhere
 from controlplane.queries.placement.running_attempts import is_any_below
-from controlplane.queries.sql import decoded, rows, scalar
+from controlplane.queries.sql import Row, decoded, named_rows, rows, scalar
 
 # Tasks placed in one pass: 50 orders a message with 100 cells, and locks for half a second.
 TASKS_PER_PASS = 5_000
@@ -137,11 +137,19 @@ def find_pending(now: datetime) -> WaitingTasks:
 
 def load_policy(pool_id: int) -> tuple[str, PoolPolicy]:
     """Return the name of a pool and its policy, from its row."""
-    pool = Pool.objects.get(pk=pool_id)
+    # By SQL: each pass loads one, and a QuerySet takes some 0.6 ms.
+    [pool] = named_rows(
+        """
+        SELECT name, sequencer, selector, validators, strict_fifo, preemption,
+               max_building_per_cell, starvation_seconds, tokens, cursor
+        FROM controlplane_pool WHERE id = %s
+        """,
+        [pool_id],
+    )
     return pool.name, policy_of(pool)
 
 
-def policy_of(pool: Pool) -> PoolPolicy:
+def policy_of(pool: Pool | Row) -> PoolPolicy:
     """Return the policy in the row of a pool."""
     return PoolPolicy(
         sequencer=pool.sequencer,
@@ -151,7 +159,7 @@ def policy_of(pool: Pool) -> PoolPolicy:
         preemption=pool.preemption,
         max_building_per_cell=pool.max_building_per_cell,
         starvation_seconds=pool.starvation_seconds,
-        tokens=pool.tokens,
+        tokens=decoded(pool.tokens),
         cursor=pool.cursor,
     )
 
