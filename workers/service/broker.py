@@ -26,6 +26,9 @@ RETRY_SECONDS_MAX = 5
 
 SHOWN_CHARS = 200
 
+MAX_PACKED = 256
+"""Commands that a channel keeps: those of 256 queues have 4 MB."""
+
 BROKER_ERRORS = (
     *(Empty, OSError, RedisError),
     *kombu_redis.virtual.Transport.connection_errors,
@@ -55,7 +58,7 @@ class CellChannel(kombu_redis.Channel):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)  # type: ignore[no-untyped-call]
-        self._read_queues: list[str] = []
+        self._positions: dict[str, int] = {}
         self._reads: dict[tuple[int, float], list[bytes]] = {}
         self._first = 0
 
@@ -68,11 +71,16 @@ class CellChannel(kombu_redis.Channel):
     def _create_client(self, asynchronous: bool = False) -> Any:
         """Return a Redis client that drops entries over the size limit."""
         client = super()._create_client(asynchronous)  # type: ignore[no-untyped-call]
-        client.set_response_callback("BRPOP", bound_entry)
+        client.set_response_callback("BRPOP", self._note_reply)
         return client
 
+    def _note_reply(self, reply: Any) -> Any:
+        if reply:
+            self._first = self._positions.get(reply[0].decode(), 0) + 1
+        return bound_entry(reply)
+
     def _brpop_start(self, timeout: float | None = None) -> None:
-        """Wait for a message of any queue; each time another queue is the first.
+        """Wait for a message of any queue, from the one after the queue that was read last.
 
         A command is packed once: packing the names of 100 queues for each message took a seventh
         of a fleet's time.
@@ -80,13 +88,14 @@ class CellChannel(kombu_redis.Channel):
         queues = self.active_queues
         if not queues:
             return
-        if queues != self._read_queues:
-            self._read_queues, self._reads = queues, {}
+        if queues != list(self._positions) or len(self._reads) >= MAX_PACKED:
+            self._positions = {queue: position for position, queue in enumerate(queues)}
+            self._reads = {}
         connection = self.client.connection
-        self._first = (self._first + 1) % len(queues)
-        key = self._first, self.brpop_timeout if timeout is None else timeout
+        first = self._first % len(queues)
+        key = first, self.brpop_timeout if timeout is None else timeout
         if key not in self._reads:
-            ordered = queues[self._first :] + queues[: self._first]
+            ordered = queues[first:] + queues[:first]
             self._reads[key] = connection.pack_command("BRPOP", *ordered, key[1])
         self._in_poll = connection
         self._brpop_sent_at = monotonic()  # type: ignore[assignment]

@@ -20,6 +20,8 @@ from controlplane.spec import Fault
 # A restore of the database may lose counted jobs, and draw their ids again.
 BOUND_SECONDS = 60.0
 
+_LOCK = "SELECT FROM auth_user WHERE id = %s FOR NO KEY UPDATE"
+
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
@@ -39,8 +41,8 @@ def check_cap(owner_id: int, jobs: Sequence[PlannedJob], *, is_binding: bool = T
     Lock the user unless `is_binding` is False (a dry run): two concurrent submissions could pass
     the check together.
     """
-    if is_binding:
-        execute("SELECT FROM auth_user WHERE id = %s FOR NO KEY UPDATE", [owner_id])
+    if is_binding and not execute(_LOCK, [owner_id]):
+        raise get_user_model().DoesNotExist(f"user {owner_id} was deleted")
     limit = settings.CELLRUN.max_unfinished_tasks_per_user
     added = sum(map(_count_tasks, jobs))
     if is_binding and _find_bound(owner_id) + added <= limit:
