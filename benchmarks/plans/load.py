@@ -28,7 +28,7 @@ READS = (
     "/api/v1/jobs?name=noop",
     "/api/v1/jobs?search=noop",
     "/api/v1/jobs?label=kind=plans",
-    "/api/v1/jobs?since={minute}",
+    "/api/v1/jobs?since={since}",
     "/api/v1/tasks",
     "/api/v1/tasks?state=succeeded",
     "/api/v1/tasks?state=failed",
@@ -52,7 +52,7 @@ READS = (
     "/api/v1/quotas",
     "/api/v1/alerts",
     "/api/v1/audit",
-    "/api/v1/events?since={minute}&follow=false",
+    "/api/v1/events?since={since}&follow=false",
     "/api/v1/usage",
     "/metrics",
 )
@@ -136,11 +136,12 @@ class MixedLoad:
                 return
 
     def _get(self, path: str) -> None:
-        minute = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 30))
+        # The search for changes begins a minute earlier, and is refused beyond 100,000 rows.
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 5))
         if "{task}" in path:
             tasks = self._stand.get(f"/api/v1/tasks?job={self._newest}")["results"]
             path = path.replace("{task}", str(tasks[0]["id"]))
-        path = path.replace("{job}", str(self._newest)).replace("{minute}", minute)
+        path = path.replace("{job}", str(self._newest)).replace("{since}", since)
         # A stream of events waits for transactions that are open, also those of the benchmark.
         with contextlib.suppress(Unavailable):
             self._stand.read(path)
