@@ -21,7 +21,7 @@ from controlplane.contract.wire.queues import INBOX_SHARDS
 from controlplane.domain.cells.probes import Probe
 from controlplane.domain.errors import Conflict, NotFound
 from controlplane.domain.jobs.submission import JobsRefused, NameTaken
-from controlplane.models import Alert, Attempt, DeadLetter, Job, Task, TickState
+from controlplane.models import Alert, Attempt, Cell, DeadLetter, Job, Task, TickState
 from controlplane.queries.integrity.invariants import check_all
 from controlplane.queries.sql import rows
 from controlplane.ticks import convergence, placement
@@ -208,8 +208,11 @@ def submit_jobs(loop: Loop) -> Work:
 
 
 _UNSETTLED = """
-    SELECT t.job_id, t.id, t.state, t.attempt_open, t.nominated_cell_id, t.nominated_until
+    SELECT t.job_id, t.id, t.state, t.attempt_open, t.nominated_cell_id, t.nominated_until,
+           t.not_before, s.pool_id, s.pending_reason, g.pending_reason
     FROM controlplane_task t JOIN controlplane_job j ON j.id = t.job_id AND j.settled_at IS NULL
+    JOIN controlplane_taskgroup g ON g.id = t.group_id
+    JOIN controlplane_shape s ON s.id = t.shape_id
     WHERE t.finished_at IS NULL
 """
 
@@ -233,7 +236,10 @@ def heal(cells: list[FakeCell]) -> None:
         if not Job.objects.filter(settled_at=None).exists():
             return
     left = list(Job.objects.filter(settled_at=None).values_list("id", "state", "ending_as"))
-    raise AssertionError(f"not settled at {clock.now()}: {left}; their tasks: {rows(_UNSETTLED)}")
+    known = list(Cell.objects.values_list("id", "name", "state", "state_reason"))
+    raise AssertionError(
+        f"not settled at {clock.now()}: {left}; their tasks: {rows(_UNSETTLED)}; cells: {known}"
+    )
 
 
 def check(*, settled: bool) -> None:
