@@ -6,6 +6,7 @@ from typing import Any
 import psycopg
 
 from benchmarks import celery_noop
+from benchmarks.bare_rows import measure_rows
 from benchmarks.description import Description, Figures, Options, at_least, at_most
 from benchmarks.report import Result, median, others_note
 from benchmarks.stand import CONTROL, FLEET, Stand, Wanted, standing
@@ -61,7 +62,9 @@ ABOUT = Description(
     " Redis. Both run in turns. Cellrun uses all cores, bare Celery one process, so the ratio of"
     " rates depends on other load more than that of costs. The targets for CPU time are for a"
     f" machine where bare Celery does {REFERENCE_RATE:,} messages/s: the figures of another machine"
-    " are multiplied by its highest rate of bare Celery and divided by that.",
+    " are multiplied by its highest rate of bare Celery and divided by that. The last row is what"
+    " PostgreSQL takes at least: the same rows of tasks, attempts and history, written by three"
+    " statements in one transaction, without a control plane.",
     budget_seconds=85,
     targets=(
         at_least(5, "CPU of a bare message / of a recorded life", lambda it: it["cost_ratio"]),
@@ -82,13 +85,14 @@ def run(options: Options) -> Result:
         f"whole life of no-op tasks, {2 * per_job:,} in 2 jobs on {CELLS} cells",
         ("", "tasks/s", "of bare", "CPU ms", "bare / it", "without cells", "PostgreSQL", "Flower"),
     )
-    bare, plain = _measure(options.runs, per_job, messages, flower=False)
-    _, watched = _measure(options.runs, per_job, messages, flower=True)
+    bare, plain, alone = _measure(options.runs, per_job, messages, flower=False)
+    _, watched, _ = _measure(options.runs, per_job, messages, flower=True)
     rate = median(one["rate"] for one in bare)
     cost = median(one["cpu_ms"] for one in bare)
     result.rows.append(("bare Celery no-op", f"{rate:,.0f}", "1.0", f"{cost:.3f}", *[""] * 4))
     for name, found in (("Flower not running", plain), ("Flower running", watched)):
         result.rows.append(_row(name, found, rate, cost))
+    result.rows.append(("their rows alone", *[""] * 5, f"{median(alone):.3f}", ""))
     result.notes += [
         "CPU ms of one task: user and system time of all processes. Bare Celery: producer, worker,"
         " Redis. Cellrun: control plane, cells, PostgreSQL, Redis, without Flower.",
@@ -98,6 +102,7 @@ def run(options: Options) -> Result:
         "celery": bare,
         "plain": plain,
         "with_flower": watched,
+        "rows_alone_ms": alone,
         "ratio_plain": median(one["rate"] for one in plain) / rate,
         "ratio_with_flower": median(one["rate"] for one in watched) / rate,
         "cost_ratio": cost / median(one["cpu_ms"]["all"] for one in plain),
@@ -127,10 +132,11 @@ def _row(
 
 def _measure(
     runs: int, per_job: int, messages: int, *, flower: bool
-) -> tuple[list[dict[str, float]], list[dict[str, Any]]]:
-    """Run bare Celery and ours in turns; with Flower only ours."""
+) -> tuple[list[dict[str, float]], list[dict[str, Any]], list[float]]:
+    """Run bare Celery and ours in turns, at last the rows alone; with Flower only ours."""
     bare: list[dict[str, float]] = []
     found: list[dict[str, Any]] = []
+    alone: list[float] = []
     with standing(Wanted(cells=CELLS, flower=flower)) as stand, stand.connect() as connection:
         submit_and_wait(stand, connection, [WARM_UP_TASKS])
         for _ in range(runs):
@@ -138,7 +144,9 @@ def _measure(
                 bare.append(_one_bare_run(stand, messages))
             found.append(_one_run(stand, connection, per_job))
             time.sleep(2.0)  # what is left over, acknowledgements and Flower's work, passes
-    return bare, found
+        for number in range(0 if flower else runs):
+            alone.append(measure_rows(stand, connection, 2 * per_job, before=2 * per_job * number))
+    return bare, found, alone
 
 
 def _one_bare_run(stand: Stand, messages: int) -> dict[str, float]:
