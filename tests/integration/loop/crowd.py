@@ -220,7 +220,10 @@ _UNSETTLED = """
 def heal(cells: list[FakeCell]) -> None:
     """Everything that holds a place is confirmed gone, until every job is settled."""
     dice = random.Random(0)
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
+        # Gangs nominated by several pools may wait for each other until their nominations end.
+        if number == ROUNDS // 2:
+            Task.objects.exclude(nominated_until=None).update(nominated_until=clock.now())
         for cell in cells:
             held = Attempt.objects.filter(cell__name=cell.name, released_at=None)
             reports = [
