@@ -1,10 +1,15 @@
 """Gangs and preemption on real rows: of several groups, and on cells that take no new work."""
 
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
 from controlplane import clock
 from controlplane.commands.cells.operate import cordon_cell
 from controlplane.contract.messages.reports import AttemptReport
 from controlplane.contract.states import TaskState as S
-from controlplane.models import Job, Task
+from controlplane.models import Cell, Job, Pool, Quota, Task
 from controlplane.queries.integrity.invariants import check_all
 from controlplane.queries.placement.running_attempts import load_held
 from tests.integration.loop.conftest import FakeCell, Loop
@@ -65,3 +70,29 @@ def test_gang_with_a_member_on_a_cordoned_cell_is_preempted_whole(loop: Loop) ->
     loop.place()
     assert loop.states(gang) == ["PENDING", "PENDING"]
     assert {one.state for one in loop.attempts(gang)} == {S.PREEMPTED}
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+@pytest.mark.parametrize("coscheduled", [False, True])
+@pytest.mark.parametrize(
+    "limits", [{"running_jobs": 1}, {"running_tasks": 2}, {"resources": {"cpu_millis": 2000}}]
+)
+def test_pools_that_reserved_a_quota_twice_do_not_wait_for_each_other(
+    loop: Loop, limits: dict[str, Any], coscheduled: bool, is_strict: bool
+) -> None:
+    # Two workers of placement, each with a pool, may nominate at once for the same quota.
+    Quota.objects.create(user=loop.owner, highest_band="production", **limits)
+    for name in ("default", "second"):
+        pool, _ = Pool.objects.get_or_create(name=name)
+        Pool.objects.filter(pk=pool.pk).update(strict_fifo=is_strict)
+        cell_name = loop.cell(name, cpu=2000).name
+        Cell.objects.filter(name=cell_name).update(pool=pool)
+        job = loop.submit(pool=name, replicas=2, coscheduled=coscheduled)
+        Task.objects.filter(job=job).update(
+            nominated_cell_id=Cell.objects.get(name=cell_name).pk,
+            nominated_until=clock.now() + timedelta(seconds=30),
+        )
+    loop.place()
+    states = [set(loop.states(job)) for job in Job.objects.order_by("id")]
+    assert states in ([{"ASSIGNED"}, {"PENDING"}], [{"PENDING"}, {"ASSIGNED"}])
+    assert check_all() == []

@@ -119,8 +119,9 @@ class GangPlacer:
     def honour_nominations(self, rows: Sequence[int]) -> None:
         """Place what gangs need at once on the capacity that is reserved for it.
 
-        In a strict pool, the task that stops the pass cannot use this capacity: if the gangs behind
-        it did not use it either, each would wait for the other.
+        At their turn it would be too late: in a strict pool, the task that stops the pass cannot
+        use this capacity, and gangs of two pools that reserve more than a quota would wait for
+        each other.
         """
         work = self._work
         for job_id in dict.fromkeys(work.waiting.job_ids[row] for row in rows):

@@ -47,9 +47,8 @@ def place(
         # Of equal bands, this pool's reservations come first: each pool places its own.
         work.usage.charge_reservations_elsewhere(band - 1)
         work.honour_nominations(nominated)
+        gangs.honour_nominations(nominated)
         work.usage.charge_reservations_elsewhere(band)
-        if snapshot.policy.strict_fifo:
-            gangs.honour_nominations(nominated)
         for is_first, sequencer in ((True, Fifo()), (False, plugins.sequencer)):
             rows = np.flatnonzero((bands == band) & (work.rows.is_first == is_first))
             if not len(rows):
