@@ -23,7 +23,8 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 def _medians(figures: Figures, what: str) -> dict[int, float]:
     """Return the seconds by number of jobs."""
     return {
-        int(jobs): median(one[what] for one in timed) for jobs, timed in figures["runs"].items()
+        int(jobs): median(one[f"{what}_seconds"] for one in timed)
+        for jobs, timed in figures["runs"].items()
     }
 
 
@@ -74,14 +75,16 @@ def run(options: Options) -> Result:
                 found[jobs].append(_one_run(stand, connection, jobs, tasks // jobs))
                 time.sleep(PAUSE_SECONDS)  # acknowledgements and events pass
             busy.append(others.cores())
-    finished = {jobs: median(one["finished"] for one in timed) for jobs, timed in found.items()}
+    finished = {
+        jobs: median(one["finished_seconds"] for one in timed) for jobs, timed in found.items()
+    }
     for jobs, timed in found.items():
         result.rows.append(
             (
                 f"{jobs:,} x {tasks // jobs:,}",
-                f"{median(one['submitted'] for one in timed):.2f}",
+                f"{median(one['submitted_seconds'] for one in timed):.2f}",
                 f"{finished[jobs]:.2f}",
-                f"{max(one['finished'] for one in timed):.2f}",
+                f"{max(one['finished_seconds'] for one in timed):.2f}",
                 f"{tasks / finished[jobs]:,.0f}",
             )
         )
@@ -120,4 +123,4 @@ def _one_run(stand: Stand, connection: Connection, jobs: int, size: int) -> dict
     finished = time.perf_counter() - began
     if succeeded != jobs:
         raise RuntimeError(f"only {succeeded} of {jobs} jobs succeeded")
-    return {"submitted": submitted, "finished": finished}
+    return {"submitted_seconds": submitted, "finished_seconds": finished}
