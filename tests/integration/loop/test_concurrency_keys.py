@@ -424,7 +424,8 @@ def test_two_concurrent_submissions_do_not_both_fit(loop: Loop) -> None:
     """That of another user has checked the key but has not committed yet."""
     other, _ = create_user(name="other", password=None, is_operator=False)
     admit(other, Role.SUBMITTER)
-    checked, may_commit, results = threading.Event(), threading.Event(), list[str]()
+    checked, may_commit = threading.Event(), threading.Event()
+    results: dict[str, str] = {}
     body = {
         "name": "job",
         "image": "x",
@@ -438,9 +439,9 @@ def test_two_concurrent_submissions_do_not_both_fit(loop: Loop) -> None:
                 if first:
                     checked.set()
                     may_commit.wait(20)
-            results.append("created")
+            results[owner.username] = "created"
         except ConcurrencyKeyFull:
-            results.append("refused")
+            results[owner.username] = "refused"
         finally:
             connections.close_all()
 
@@ -456,7 +457,7 @@ def test_two_concurrent_submissions_do_not_both_fit(loop: Loop) -> None:
     may_commit.set()
     for thread in threads:
         thread.join(20)
-    assert results == ["created", "refused"]
+    assert results == {loop.owner.username: "created", "other": "refused"}
 
 
 # --------------------------------------------------------------------------------------- costs
