@@ -57,6 +57,12 @@ REVIEWS = (
         "WITH changed AS",
         "reads the few rows of history of each started task by their index",
     ),
+    PlanReview(
+        DISCARDED,
+        "controlplane_transition by transition_of_task",
+        "SELECT DISTINCT job_id",
+        "reads the job of each change once, from at most 100,000 rows",
+    ),
     PlanReview(SORT, "", "WITH changed AS", "sorts the changes of one sample, at most 200,000"),
     PlanReview(DISCARDED, "controlplane_cell by", "SELECT EXISTS", _CAPACITY),
     PlanReview(DISCARDED, "controlplane_attempt by attempt_unreleased", "", _CAPACITY),

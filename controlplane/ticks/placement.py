@@ -77,7 +77,7 @@ def run(*, woken: bool = True, pause: PassPause | None = None) -> bool:
     `pause` separates passes, except those that continue a backlog; None: no pauses.
     """
     started_at = clock.now()
-    pending = find_pending(started_at)
+    pending = find_pending(NAME, started_at)
     if not pending.placeable:
         if not woken:
             # Every batch of reports may send a needless wake: only periodic ticks are recorded.
@@ -85,11 +85,10 @@ def run(*, woken: bool = True, pause: PassPause | None = None) -> bool:
         return pending.any
     if not woken and _is_recent(started_at):
         return True
-    placed, uncovered = 0, frozenset[int]()
+    placed, uncovered, mark = 0, frozenset[int](), pending.mark
     for _ in range(MAX_PASSES):
         if pause is not None and not uncovered:
             pause.wait()
-        mark = load_tick(NAME).mark
         outcome = run_pass() if pause is None else pause.measure(run_pass)
         if outcome is None:
             leave_mark(NAME)
@@ -97,7 +96,8 @@ def run(*, woken: bool = True, pause: PassPause | None = None) -> bool:
         placed += outcome[0]
         uncovered = outcome[1]
         is_stuck = uncovered and not outcome[0]
-        if is_stuck or (not uncovered and load_tick(NAME).mark == mark):
+        mark, before = load_tick(NAME).mark, mark
+        if is_stuck or (not uncovered and mark == before):
             break
     _note(started_at, placed=placed, uncovered=uncovered)
     return True

@@ -17,6 +17,7 @@ def plan(stage: Stage, *jobs: Job, cell: str = "cell-1") -> int:
     groups = [job.groups.get() for job in jobs]
     cell_id = Cell.objects.get(name=cell).pk
     placements = PlaceTasks(
+        [job.pk for job in jobs],
         [group.pk for group in groups],
         [group.shape_id for group in groups],
         [cell_id] * len(groups),

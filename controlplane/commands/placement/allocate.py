@@ -1,9 +1,10 @@
 """Carry out a placement plan: lock cells in order, check all limits again from the rows."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 from django.db import transaction
@@ -25,10 +26,25 @@ from controlplane.queries.cells.capacity import lock_cells
 from controlplane.queries.holds import find_jobs_of_held_projects
 from controlplane.queries.locks import load_groups, lock_jobs
 from controlplane.queries.placement.concurrency import load_rules
-from controlplane.queries.placement.snapshot import find_jobs_of_groups, load_requests
 from controlplane.queries.sql import decoded, execute, rows
 
-_Chosen = tuple[int, int, int, int, int, int, str | None, UUID | None]
+
+class ChosenTask(NamedTuple):
+    """A task to place. `row`: of the plan; `number`: of its attempts so far.
+
+    `grown`: its own request, if a retry rule increased that of the group; both are JSON.
+    `cache_key`: that of a serializing group.
+    """
+
+    row: int
+    task_id: int
+    job_id: int
+    group_id: int
+    number: int
+    task_index: int
+    grown: str | None
+    request: str
+    cache_key: UUID | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +76,7 @@ def carry_out(
         transaction.on_commit(lambda: send_runs(done, start_before=start_before), robust=True)
         return len(done)
 
-    return sum(for_each_batch(find_jobs_of_groups(placements.group_ids), place, what="placement"))
+    return sum(for_each_batch(placements.job_ids, place, what="placement"))
 
 
 def keep_cursor(pool_id: int, cell: str) -> None:
@@ -81,12 +97,10 @@ def _place_jobs(
         for job_id, job in lock_jobs(job_ids).items()
         if job.ending_as is None and not job.is_requeuing and not job.is_held
     }
-    for job_id in find_jobs_of_held_projects(jobs):
-        del jobs[job_id]
     # An earlier holder of these locks may have released attempts later than the old `now`.
     now = clock.now()
     chosen = _choose_tasks(placements, set(jobs), now)
-    requests = load_requests({group_id for _, _, _, group_id, *_ in chosen})
+    requests = _requests(chosen)
     allowed = _check_cells(placements, chosen, requests, limits.policy.tokens, now)
     allowed = within_tokens(allowed, requests, limits.policy.tokens, limits.pool_id)
     if limits.has_keys:
@@ -96,7 +110,7 @@ def _place_jobs(
     if limits.has_quotas:
         allowed = within_quotas(allowed, requests, limits.policy)
     allowed = _without_parts_of_gangs(allowed, jobs)
-    identities = {task_id: identity for _, task_id, *_, identity in chosen if identity}
+    identities = {task.task_id: task.cache_key for task in chosen if task.cache_key}
     allowed = reserve(allowed, identities, now=now)
     return place_tasks(allowed, jobs=jobs, now=now, start_before=start_before, actor="placement")
 
@@ -124,11 +138,8 @@ def _without_parts_of_gangs(
 _RowKey = tuple[int, int, tuple[int, ...] | None, int | None, int | None]
 
 
-def _choose_tasks(placements: PlaceTasks, job_ids: set[int], now: datetime) -> list[_Chosen]:
-    """Return the tasks to place.
-
-    Each as (plan row, task, job, group, attempts so far, index, grown request, cache key). The
-    cache key is that of a serializing group.
+def _choose_tasks(placements: PlaceTasks, job_ids: set[int], now: datetime) -> list[ChosenTask]:
+    """Return the tasks to place, without those of held projects.
 
     Plan rows with one key choose tasks together, so that no task is chosen twice.
     """
@@ -155,22 +166,30 @@ def _choose_tasks(placements: PlaceTasks, job_ids: set[int], now: datetime) -> l
             "now": now,
         },
     )
+    is_any_project_held = bool(found) and found[0][-1]
+    allowed = job_ids - find_jobs_of_held_projects(job_ids) if is_any_project_held else job_ids
     return [
-        (wanted[keys[ordinal - 1]].pop(), task_id, job_id, *rest)
-        for ordinal, task_id, job_id, *rest in found
-        if job_id in job_ids
+        ChosenTask(wanted[keys[ordinal - 1]].pop(), task_id, job_id, *rest)
+        for ordinal, task_id, job_id, *rest, _ in found
+        if job_id in allowed
     ]
+
+
+def _requests(chosen: Iterable[ChosenTask]) -> dict[int, Mapping[str, int]]:
+    """Return the requests of the groups: those of all their tasks that no retry rule increased."""
+    found = {task.group_id: task.request for task in chosen}
+    return {group_id: decoded(request) for group_id, request in found.items()}
 
 
 def _check_cells(
     placements: PlaceTasks,
-    chosen: Sequence[_Chosen],
+    chosen: Sequence[ChosenTask],
     requests: Mapping[int, Mapping[str, int]],
     tokens: Mapping[str, int],
     now: datetime,
 ) -> list[Placement]:
     """Return the placements that fit their locked cell; tokens are checked elsewhere."""
-    cells = lock_cells({placements.cell_ids[row] for row, *_ in chosen})
+    cells = lock_cells({placements.cell_ids[task.row] for task in chosen})
     free = {
         cell_id: {name: amount - cell.used.get(name, 0) for name, amount in cell.capacity.items()}
         for cell_id, cell in cells.items()
@@ -178,15 +197,13 @@ def _check_cells(
     }
     uids: list[UUID] = draw_uids(len(chosen), now=now)
     allowed = []
-    for uid, (row, task_id, job_id, group_id, number, index, grown, _) in zip(
-        uids, chosen, strict=True
-    ):
-        cell_id = placements.cell_ids[row]
+    for uid, task in zip(uids, chosen, strict=True):
+        cell_id = placements.cell_ids[task.row]
         left = free.get(cell_id)
-        resources = None if grown is None else decoded(grown)
+        resources = None if task.grown is None else decoded(task.grown)
         request = {
             name: amount
-            for name, amount in (resources or requests[group_id]).items()
+            for name, amount in (resources or requests[task.group_id]).items()
             if name not in tokens
         }
         if left is None or any(amount > left.get(name, 0) for name, amount in request.items()):
@@ -198,13 +215,13 @@ def _check_cells(
         allowed.append(
             Placement(
                 uid,
-                task_id,
-                group_id,
-                job_id,
+                task.task_id,
+                task.group_id,
+                task.job_id,
                 cell_id,
                 incarnation,
-                number + 1,
-                index,
+                task.number + 1,
+                task.task_index,
                 resources=resources,
             )
         )

@@ -215,8 +215,10 @@ FROM hidden h JOIN auth_user u ON u.id = h.owner_id ORDER BY h.id
 """
 
 CHOOSE_TASKS = f"""
-SELECT p.n, t.id, t.job_id, t.group_id, t.attempt_number, t.index,
-       t.resources, CASE WHEN (g.cache ->> 'serialize')::boolean THEN t.cache_identity END
+SELECT p.n, t.id, t.job_id, t.group_id, t.attempt_number, t.index, t.resources, g.resources,
+       CASE WHEN (g.cache ->> 'serialize')::boolean THEN t.cache_identity END,
+       (SELECT EXISTS (SELECT FROM controlplane_hold
+                       WHERE ended_at IS NULL AND project_id IS NOT NULL))
 FROM unnest(%(group_id)s::bigint[], %(shape_id)s::bigint[], %(avoid)s::text[],
             %(nominated)s::bigint[], %(prefer)s::bigint[], %(count)s::integer[])
      WITH ORDINALITY AS p(group_id, shape_id, avoid, nominated, prefer, count, n)

@@ -97,6 +97,7 @@ class PlaceTasks:
     `shape_ids`: of the tasks; a group has several if retry rules increased requests.
     """
 
+    job_ids: Sequence[int] = ()
     group_ids: Sequence[int] = ()
     shape_ids: Sequence[int] = ()
     cell_ids: Sequence[int] = ()

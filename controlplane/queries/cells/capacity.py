@@ -1,9 +1,10 @@
 """Cells as placement sees them: what they offer, and what unreleased attempts hold of them."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
+
+import orjson
 
 from controlplane.contract.states import TaskState
 from controlplane.domain.constraints import Tags
@@ -133,10 +134,10 @@ def _cells(condition: str, parameters: Sequence[Any]) -> tuple[list[CellFacts], 
             name=name,
             state=CellState(state),
             incarnation=incarnation,
-            capacity=json.loads(capacity),
+            capacity=orjson.loads(capacity),
             used=held.cells.get(cell_id, {}),
             task_types=frozenset(task_types),
-            labels=decoded(labels),
+            labels=orjson.loads(labels),
             tags=Tags.read(tags),
             start_slots=None if most is None else max(most - preparing.get(cell_id, 0), 0),
         )

@@ -1,6 +1,5 @@
 """Load the input of a placement pass in two steps: shapes and cells, then rows that may move."""
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -118,21 +117,26 @@ def _amounts(found: Mapping[str, Any]) -> dict[str, int]:
 
 
 class WaitingTasks(NamedTuple):
-    """Whether some task waits, and whether `load_waiting_shapes` finds one that may be placed."""
+    """Whether some task waits, and whether `load_waiting_shapes` finds one that may be placed.
+
+    `mark`: of the tick.
+    """
 
     any: bool
     placeable: bool
+    mark: int
 
 
-def find_pending(now: datetime) -> WaitingTasks:
+def find_pending(tick: str, now: datetime) -> WaitingTasks:
     """Return what waits, with the only statement of an idle tick besides the record of its run."""
     waiting = f"""
         SELECT 1 FROM controlplane_task
         WHERE state = {S.PENDING:d} AND NOT attempt_open AND NOT cache_blocked
         """
     placeable = f"{waiting} AND (not_before IS NULL OR not_before <= %s)"
-    statement = f"SELECT EXISTS ({waiting}), EXISTS ({placeable})"
-    return WaitingTasks(*rows(statement, [now])[0])
+    mark = "COALESCE((SELECT mark FROM controlplane_tickstate WHERE name = %s), 0)"
+    statement = f"SELECT EXISTS ({waiting}), EXISTS ({placeable}), {mark}"
+    return WaitingTasks(*rows(statement, [now, tick])[0])
 
 
 def load_policy(pool_id: int) -> tuple[str, PoolPolicy]:
@@ -409,13 +413,6 @@ def load_gangs(job_ids: Iterable[int]) -> dict[int, GangFacts]:
         )
         for job_id, minimum, group_by in found
     }
-
-
-def load_requests(group_ids: Iterable[int]) -> dict[int, Mapping[str, int]]:
-    """Return the requests of groups: those of all their tasks that no retry rule increased."""
-    statement = "SELECT id, resources FROM controlplane_taskgroup WHERE id = ANY(%s)"
-    found = rows(statement, [sorted(set(group_ids))])
-    return {group_id: json.loads(resources) for group_id, resources in found}
 
 
 def find_jobs_of_groups(group_ids: Iterable[int]) -> list[int]:

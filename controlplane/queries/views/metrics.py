@@ -186,7 +186,7 @@ def _endings() -> Iterator[Figure]:
         """
         SELECT (SELECT count(*) FROM controlplane_oneoff WHERE claim IS NOT NULL),
                (SELECT count(*) FROM controlplane_job
-                WHERE expires_at <= clock_timestamp() AND deleted_at IS NULL),
+                WHERE expires_at <= statement_timestamp() AND deleted_at IS NULL),
                (SELECT count(*) FROM controlplane_job WHERE deleted_at IS NOT NULL)
         """
     )

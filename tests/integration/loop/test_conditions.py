@@ -39,7 +39,7 @@ from tests.integration.loop.conftest import Loop
 def plan(job: Job, cell: str = "cell-1", count: int = 1) -> PlaceTasks:
     """What placement decided: so many of the job's waiting tasks go to the cell."""
     group, place = TaskGroup.objects.get(job=job), Cell.objects.get(name=cell)
-    one = ((group.pk,), (group.shape_id,), (place.pk,), (count,))
+    one = ((job.pk,), (group.pk,), (group.shape_id,), (place.pk,), (count,))
     return PlaceTasks(*one, (None,), (None,), (None,))
 
 

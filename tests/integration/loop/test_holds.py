@@ -11,12 +11,12 @@ from controlplane.commands.jobs.holds import hold_job, hold_project, release_job
 from controlplane.commands.placement import allocate
 from controlplane.commands.retention.deletion import delete_job
 from controlplane.commands.retention.purge import purge_deleted
+from controlplane.commands.state.transactions import for_each_batch
 from controlplane.domain.errors import Conflict, NotFound, NotPermitted
 from controlplane.domain.integrity.doctor import judge_tasks
 from controlplane.domain.roles import Role
 from controlplane.models import Hold, Job, Pool, Transition
 from controlplane.queries.convergence.doctor import load_open_tasks
-from controlplane.queries.placement.snapshot import find_jobs_of_groups
 from controlplane.queries.policy import load_policy
 from controlplane.queries.views.explain import explain_task
 from controlplane.queries.views.jobs import get_job
@@ -120,25 +120,23 @@ def test_plan_made_before_a_hold_is_not_carried_out(
     stage.cell()
     job, of_project, free = (stage.submit_small(name=name) for name in ("a", "b", "c"))
 
-    def held_meanwhile(group_ids: Any) -> Any:
-        found = find_jobs_of_groups(group_ids)
+    def held_meanwhile(*args: Any, **options: Any) -> Any:
         if not Hold.objects.exists():
             hold(job)
-        return found
+        return for_each_batch(*args, **options)
 
-    monkeypatch.setattr(allocate, "find_jobs_of_groups", held_meanwhile)
+    monkeypatch.setattr(allocate, "for_each_batch", held_meanwhile)
     stage.place()
     assert stage.states(job) + stage.states(free) == ["PENDING", "ASSIGNED"]
     release(job)
     Hold.objects.all().delete()
     late = stage.submit_small(name="late")
 
-    def project_held_meanwhile(group_ids: Any) -> Any:
-        found = find_jobs_of_groups(group_ids)
+    def project_held_meanwhile(*args: Any, **options: Any) -> Any:
         hold_all(late)
-        return found
+        return for_each_batch(*args, **options)
 
-    monkeypatch.setattr(allocate, "find_jobs_of_groups", project_held_meanwhile)
+    monkeypatch.setattr(allocate, "for_each_batch", project_held_meanwhile)
     stage.place()
     assert stage.states(late) + stage.states(job) == ["PENDING", "PENDING"]
     assert stage.states(of_project) == ["ASSIGNED"]

@@ -122,9 +122,9 @@ class Ticks:
     def _mark(self) -> int:
         return next(self.marks)
 
-    def _find_pending(self, now: datetime) -> Any:
+    def _find_pending(self, tick: str, now: datetime) -> Any:
         self.machine.now += 0.001
-        return SimpleNamespace(placeable=self.placeable, any=True)
+        return SimpleNamespace(placeable=self.placeable, any=True, mark=self._mark())
 
     def _run_pass(self) -> tuple[int, frozenset[int]]:
         self.passes += 1

@@ -100,6 +100,7 @@ class PlacementColumns:
         counts = np.diff(ends, prepend=0).tolist()
         waiting, ids = self.waiting, [cell.cell_id for cell in self.snapshot.cells]
         return PlaceTasks(
+            [waiting.job_ids[row] for row in rows],
             [waiting.group_ids[row] for row in rows],
             [waiting.shape_ids[row] for row in rows],
             [ids[cell] for cell in cells],
