@@ -66,6 +66,11 @@ UNSEEN_SECONDS = 20.0
 # Heartbeats are up to this share of their interval early: by the cell's name, and again to be sent
 # together with those of other cells of the process.
 _BEAT_SPREAD = 0.1
+# A cell keeps attempts until the answer to a heartbeat acknowledges their reports. With more
+# unacknowledged reports the next heartbeat is early: this long after the last one, if that one was
+# answered.
+MAX_UNACKNOWLEDGED = 64
+EARLY_BEAT_SECONDS = 1.0
 
 
 class Cell:
@@ -103,6 +108,8 @@ class Cell:
         # Spreads the heartbeats of cells that were answered together after an outage.
         self._beat_factor = 1.0 - _BEAT_SPREAD * (zlib.crc32(config.name.encode()) % 1000) / 1000
         self._heartbeat_seconds = 5.0
+        self._last_beat = 0.0
+        self._unanswered_beat: int | None = None
         self._register_seq = 0
         self._evacuating = False
         self._has_swept = False
@@ -203,7 +210,8 @@ class Cell:
         if self.is_registered:
             held = tuple(HeldAttempt(item.uid, item.state) for item in self.journal.open_attempts())
             beat = Heartbeat(held, self.unfit, self.lease.clock_ahead)
-            self.lease.note_sent(self.outbox.send(beat.body()), now.boot)
+            self._last_beat, self._unanswered_beat = now.boot, self.outbox.send(beat.body())
+            self.lease.note_sent(self._unanswered_beat, now.boot)
         elif not self.is_changing_incarnation and self._may_register(now):
             self._register(now)
 
@@ -222,6 +230,8 @@ class Cell:
         if flush and is_safe and self.is_registered and not self.is_changing_incarnation:
             for reports in self.reporter.flush(self.lease.clock_to_correct):
                 self.outbox.send(reports.body())
+        if self.reporter.sent > MAX_UNACKNOWLEDGED and self._unanswered_beat is None:
+            self.next_beat = min(self.next_beat, self._last_beat + EARLY_BEAT_SECONDS)
 
     def take_outgoing(self) -> list[tuple[str, str]]:
         """Return and clear the messages to send, oldest first."""
@@ -275,6 +285,8 @@ class Cell:
             now=now,
         )
         self._heartbeat_seconds = sync.heartbeat_seconds
+        if sync.heartbeat_seq == self._unanswered_beat:
+            self._unanswered_beat = None
         safe, again = self.reporter.acknowledge(sync.acked, sent_before=sync.heartbeat_seq)
         self._forget_acknowledged(safe)
         for reports in again:

@@ -78,6 +78,11 @@ class Reporter:
         return len(self._unsent)
 
     @property
+    def sent(self) -> int:
+        """The number of sent reports that are not acknowledged."""
+        return len(self._sent)
+
+    @property
     def waiting(self) -> int:
         """The number of reports that are not acknowledged."""
         return len(self._unsent.keys() | self._sent.keys())

@@ -19,6 +19,7 @@ from controlplane.contract.states import FailureKind
 from controlplane.contract.states import TaskState as S
 from tests.harness.cell_bench import Bench
 from tests.harness.small_disk import SmallDisk, mounted
+from workers.agent.cell import MAX_UNACKNOWLEDGED
 from workers.agent.final_report import judge_end
 from workers.agent.inputs import ScanResult
 from workers.attempt.events import EndedEvent
@@ -157,6 +158,39 @@ def test_heartbeat_lists_running_but_not_ended_attempts(ready: Bench) -> None:
     ready.wait(5)
     beat = next(m for m in reversed(ready.sent) if isinstance(m, Heartbeat))
     assert [held.uid for held in beat.held] == ["long"]
+
+
+def count_beats(bench: Bench) -> int:
+    """Return the number of heartbeats so far."""
+    return sum(isinstance(message, Heartbeat) for message in bench.sent)
+
+
+def run_many(bench: Bench, count: int) -> None:
+    """Run attempts that end at once."""
+    for number in range(count):
+        bench.run(f"u{number}", "noop")
+
+
+@pytest.mark.parametrize("count", [MAX_UNACKNOWLEDGED, MAX_UNACKNOWLEDGED + 1])
+def test_more_unacknowledged_reports_than_the_limit_hasten_a_heartbeat(
+    ready: Bench, count: int
+) -> None:
+    ready.wait(5)
+    ready.sync(0)
+    run_many(ready, count)
+    before = count_beats(ready)
+    ready.wait(1)
+    is_early = count > MAX_UNACKNOWLEDGED
+    assert count_beats(ready) == before + is_early
+    ready.wait(3)
+    assert count_beats(ready) == before + is_early  # also because that one was not answered
+    if is_early:
+        ready.sync(0)
+        ready.wait(1)
+        assert count_beats(ready) == before + 2
+        ready.sync(ready.reports()[-1].seq)
+        ready.wait(3)
+        assert count_beats(ready) == before + 2
 
 
 def test_attempts_of_a_killed_process_are_adopted_by_its_successor(ready: Bench) -> None:
