@@ -13,14 +13,18 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.description import Target
+from benchmarks.registry import ALL
 
 ROOT = Path(__file__).parents[1]
 CONFIDENCE = 0.95
@@ -28,13 +32,16 @@ CONFIDENCE = 0.95
 LEAST_ROUNDS = 6
 # A difference below it is not reported, however certain.
 LEAST_CHANGE = 0.02
-# Words in the name of a figure that decide which direction is better; others are not compared.
+# Words in the name of a figure without a target that decide which direction is better; others are
+# not compared.
 HIGHER_IS_BETTER = ("rate", "per_second", "ratio")
 LOWER_IS_BETTER = ("seconds", "cpu", "ms", "milliseconds", "statements", "percent", "mib")
 # The load of the machine, and what describes a run.
 _IGNORED = ("cores_used_by_others", "tasks", "cells")
 
 Figures = dict[str, float]
+NO_DIRECTIONS: Mapping[str, bool] = MappingProxyType({})
+_TARGET = "target: {}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,17 @@ def is_higher_better(name: str) -> bool | None:
     return None
 
 
+def measure_targets(targets: Iterable[Target], figures: Mapping[str, Any]) -> Figures:
+    """Return the figures of a result that have a target, by its name."""
+    measured = {_TARGET.format(target.name): target.measure(figures) for target in targets}
+    return {name: value for name, value in measured.items() if value is not None}
+
+
+def find_directions(targets: Iterable[Target]) -> dict[str, bool]:
+    """Return for each figure with a target whether a higher one is better."""
+    return {_TARGET.format(target.name): target.is_least for target in targets}
+
+
 def find_interval(ratios: Sequence[float]) -> Interval:
     """Return the interval of the sign test: the narrowest that reaches CONFIDENCE, if any does."""
     ordered, count = sorted(ratios), len(ratios)
@@ -109,12 +127,17 @@ def find_interval(ratios: Sequence[float]) -> Interval:
     return Interval(low, statistics.median(ordered), high, 1 - outside)
 
 
-def compare(pairs: Sequence[tuple[Figures, Figures]]) -> list[Comparison]:
-    """Compare the figures that all rounds of both commits have, the worst first."""
+def compare(
+    pairs: Sequence[tuple[Figures, Figures]], directions: Mapping[str, bool] = NO_DIRECTIONS
+) -> list[Comparison]:
+    """Compare the figures that all rounds of both commits have, the worst first.
+
+    `directions`: whether a higher one is better, for figures whose names need not show it.
+    """
     common = set.intersection(*(set(figures) for pair in pairs for figures in pair))
     found = []
     for name in sorted(common):
-        better = is_higher_better(name)
+        better = directions.get(name, is_higher_better(name))
         values = [(base[name], change[name]) for base, change in pairs]
         if better is None or any(min(pair) <= 0 for pair in values):
             continue
@@ -136,10 +159,13 @@ def main() -> int:
     if chosen.rounds < LEAST_ROUNDS:
         parser.error(f"--rounds is at least {LEAST_ROUNDS}: fewer cannot reach 95 % confidence")
     names = [name.strip().upper() for name in chosen.only.split(",") if name.strip()]
+    if unknown := [name for name in names if name not in ALL]:
+        parser.error(f"there is no benchmark {', '.join(unknown)}")
     slower = 0
     with _checkout(chosen.base) as base, _checkout(chosen.change) as change:
         for name in names:
-            found = compare([_run_pair(name, base, change, n) for n in range(chosen.rounds)])
+            pairs = [_run_pair(name, base, change, n) for n in range(chosen.rounds)]
+            found = compare(pairs, find_directions(ALL[name].about.targets))
             _show(name, found, chosen)
             slower += any(it.verdict == "slower" for it in found)
     return 1 if slower else 0
@@ -163,7 +189,8 @@ def _run(name: str, folder: Path) -> Figures:
     if done.returncode:
         raise SystemExit(f"{name} failed at {_describe(folder)}:\n{done.stderr[-4000:]}")
     document = json.loads((folder / "benchmarks" / "results" / f"{name}.json").read_text())
-    return flatten(document["figures"])
+    figures = document["figures"]
+    return flatten(figures) | measure_targets(ALL[name].about.targets, figures)
 
 
 def _show(name: str, found: Sequence[Comparison], chosen: argparse.Namespace) -> None:
@@ -175,8 +202,10 @@ def _show(name: str, found: Sequence[Comparison], chosen: argparse.Namespace) ->
         figures = (f"{it.base:,.4g}", f"{it.change:,.4g}", f"{it.ratio.middle:.3f}")
         table.add_row(it.name, *figures, interval, it.verdict)
     console = Console(width=None if os.isatty(1) else 140)
-    console.print(table)
-    if found:
+    if not found:
+        console.print(f"{name}: both commits have no figure in common that can be compared.")
+    else:
+        console.print(table)
         console.print(
             f"{chosen.rounds} rounds; intervals of {100 * found[0].ratio.confidence:.1f} %;"
             f" differences below {100 * LEAST_CHANGE:.0f} % are not reported.",

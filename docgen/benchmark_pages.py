@@ -49,7 +49,8 @@ machine change even the ratios (by a fifth on the reference machine).
 
 `make compare BASE=main~1 ONLY=B1,B6` reports what a change made slower. It checks out both
 commits beside the working tree and runs them in turns (`ROUNDS`, at least 6; `CHANGE`, by default
-`HEAD`), with the packages installed now. Each round gives a ratio for each figure. A figure is
+`HEAD`), with the packages installed now. Each round gives a ratio for each figure that has a
+target or a name with a unit or rate. A figure is
 `slower` if the interval of the median ratio, that of the sign test with at least 95 % confidence,
 excludes 1 and the difference is at least 2 %. The exit code is then 1. One of 30 unchanged
 figures can be reported by chance: repeat with more rounds.

@@ -1,5 +1,6 @@
 """Two commits are compared in turns on one machine, with the interval of the sign test."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,14 +8,24 @@ from pathlib import Path
 import pytest
 
 from benchmarks import compare
-from benchmarks.compare import Figures, find_interval, flatten, is_higher_better
+from benchmarks.compare import (
+    ROOT,
+    Figures,
+    find_directions,
+    find_interval,
+    flatten,
+    is_higher_better,
+    measure_targets,
+)
+from benchmarks.description import at_least, at_most
+from benchmarks.registry import ALL
 
 PROGRAM = """
 import json, pathlib, sys
 assert sys.argv[1:] == ["--only", "B1", "--runs", "1"]
 folder = pathlib.Path("benchmarks/results")
 folder.mkdir(exist_ok=True)
-figures = {"plain": [{"rate": RATE, "cpu_ms": 0.2}], "note": "text"}
+figures = {"plain": [{"rate": RATE, "cpu_ms": {"postgres": 0.2}}], "note": "text"}
 (folder / "B1.json").write_text(json.dumps({"figures": figures}))
 """
 
@@ -88,15 +99,41 @@ def test_figures_that_one_commit_lacks_are_left_out() -> None:
     assert [it.name for it in compare.compare([pair] * 6)] == ["rate"]
 
 
+def test_figures_with_a_target_are_compared_in_its_direction() -> None:
+    """No word of these names shows a direction."""
+    targets = [
+        at_most(12, "p50, under load", lambda it: it["under_load"]["p50"]),
+        at_least(2, "of the peer", lambda it: it["quick"]),
+        at_most(1, "missing", lambda it: it["missing"]),
+    ]
+    base = measure_targets(targets, {"under_load": {"p50": 10.0}, "quick": 3.0})
+    change = measure_targets(targets, {"under_load": {"p50": 20.0}, "quick": 6.0})
+    found = compare.compare([(base, change)] * 6, find_directions(targets))
+    assert {it.name: it.verdict for it in found} == {
+        "target: p50, under load": "slower",
+        "target: of the peer": "faster",
+    }
+
+
+@pytest.mark.parametrize("name", list(ALL))
+def test_each_benchmark_has_figures_to_compare(name: str) -> None:
+    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    figures = json.loads(path.read_text())["figures"]
+    targets = ALL[name].about.targets
+    measured = {**flatten(figures), **measure_targets(targets, figures)}
+    assert compare.compare([(measured, measured)] * 6, find_directions(targets))
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with the commits `fast` and `slow`, and an uncommitted change."""
+    """A repository with commits `fast`, `slow` and `other`, and an uncommitted change."""
     package = tmp_path / "benchmarks"
     package.mkdir()
     git(tmp_path, "init", "--quiet")
     (package / "__init__.py").touch()
-    for name, rate in (("fast", 100), ("slow", 50)):
-        (package / "__main__.py").write_text(f"RATE = {rate}\n{PROGRAM}")
+    for name, rate in (("fast", 100), ("slow", 50), ("other", 50)):
+        program = PROGRAM if name != "other" else PROGRAM.replace("plain", "other")
+        (package / "__main__.py").write_text(f"RATE = {rate}\n{program}")
         git(tmp_path, "add", ".")
         git(tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "-m", name)
         git(tmp_path, "tag", name)
@@ -126,6 +163,9 @@ def test_command_reports_what_became_slower_and_removes_its_checkouts(
     assert "96.9 %" in output
     assert len(git(repository, "worktree", "list").splitlines()) == 1
     assert run_main(monkeypatch, repository, "slow", "fast") == 0
+    capsys.readouterr()
+    assert run_main(monkeypatch, repository, "slow", "other") == 0
+    assert "no figure in common" in capsys.readouterr().out
 
 
 def test_command_refuses_unknown_commits_and_too_few_rounds(
@@ -135,3 +175,5 @@ def test_command_refuses_unknown_commits_and_too_few_rounds(
         run_main(monkeypatch, repository, "no-such-commit")
     with pytest.raises(SystemExit):
         run_main(monkeypatch, repository, "fast", "slow", "--rounds", "5")
+    with pytest.raises(SystemExit):
+        run_main(monkeypatch, repository, "fast", "slow", "--only", "B99")
