@@ -1,6 +1,6 @@
 """Pause between passes of placement on a busy machine, so that each pass places more tasks.
 
-A pass has a fixed cost, 32 statements, and so has each message to a cell. On a machine whose cores
+A pass has a fixed cost, 28 statements, and so has each message to a cell. On a machine whose cores
 are all in use, a pass for each wake takes this time from the processes that start tasks.
 """
 

@@ -85,6 +85,7 @@ def run(*, woken: bool = True, pause: PassPause | None = None) -> bool:
         return pending.any
     if not woken and _is_recent(started_at):
         return True
+    # A mark that is older than the snapshot of the pass: it may cause a needless pass at most.
     placed, uncovered, mark = 0, frozenset[int](), pending.mark
     for _ in range(MAX_PASSES):
         if pause is not None and not uncovered:

@@ -230,8 +230,8 @@ class Cell:
         if flush and is_safe and self.is_registered and not self.is_changing_incarnation:
             for reports in self.reporter.flush(self.lease.clock_to_correct):
                 self.outbox.send(reports.body())
-        if self.reporter.sent > MAX_UNACKNOWLEDGED and self._unanswered_beat is None:
-            self.next_beat = min(self.next_beat, self._last_beat + EARLY_BEAT_SECONDS)
+            if self.reporter.in_flight > MAX_UNACKNOWLEDGED and self._unanswered_beat is None:
+                self.next_beat = min(self.next_beat, self._last_beat + EARLY_BEAT_SECONDS)
 
     def take_outgoing(self) -> list[tuple[str, str]]:
         """Return and clear the messages to send, oldest first."""

@@ -18,7 +18,8 @@ from controlplane.contract.messages.reports import MAX_REPORTS, AttemptReport, R
 MAX_REPORT_BYTES = 400 * 1024
 # Size and limits of a plain report, whose size is estimated, because serializing it costs more.
 PLAIN_BYTES, PLAIN_CHARS, PLAIN_PHASES = 800, 40, 4
-# Messages between two journal entries: with a heartbeat each 5 s, enough for forty years.
+# Messages between two journal entries: with a heartbeat each 5 s, enough for forty years; with one
+# each second, for eight.
 _COUNTER_BITS = 28
 # A Register uses these bits for starts without an answer, the others for its tries.
 _START_BITS = 8
@@ -78,8 +79,8 @@ class Reporter:
         return len(self._unsent)
 
     @property
-    def sent(self) -> int:
-        """The number of sent reports that are not acknowledged."""
+    def in_flight(self) -> int:
+        """The number of reports that were sent and are not acknowledged."""
         return len(self._sent)
 
     @property

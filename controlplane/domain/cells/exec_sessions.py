@@ -15,7 +15,7 @@ MAX_SESSIONS_OF_USER = 32
 # The cell has this time to claim a session, and both sides to connect again.
 CLAIM_SECONDS = 30.0
 ABSENCE_SECONDS = 30.0
-# A cell sends a heartbeat each 5 s.
+# A cell sends a heartbeat each 5 s or more often.
 SILENT_SECONDS = 15.0
 MAX_REASON = 500
 

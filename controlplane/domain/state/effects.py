@@ -94,7 +94,8 @@ class ChangeTask:
 class PlaceTasks:
     """Place `counts[i]` waiting tasks of group `group_ids[i]` on cell `cell_ids[i]`.
 
-    `shape_ids`: of the tasks; a group has several if retry rules increased requests.
+    `job_ids`: of the groups. `shape_ids`: of the tasks; a group has several if retry rules
+    increased requests.
     """
 
     job_ids: Sequence[int] = ()

@@ -128,6 +128,7 @@ def _cells(condition: str, parameters: Sequence[Any]) -> tuple[list[CellFacts], 
     held = _load_held_amounts([cell_id for cell_id, *_ in found])
     limited = [cell_id for cell_id, *_, most in found if most is not None]
     preparing = _count_preparing(limited)
+    # orjson, since each pass reads all cells: amounts are whole numbers below 2^53, labels texts.
     cells = [
         CellFacts(
             cell_id=cell_id,

@@ -128,7 +128,10 @@ class WaitingTasks(NamedTuple):
 
 
 def find_pending(tick: str, now: datetime) -> WaitingTasks:
-    """Return what waits, with the only statement of an idle tick besides the record of its run."""
+    """Return what waits and the mark of the tick.
+
+    This is the only statement of an idle tick besides the record of its run.
+    """
     waiting = f"""
         SELECT 1 FROM controlplane_task
         WHERE state = {S.PENDING:d} AND NOT attempt_open AND NOT cache_blocked
