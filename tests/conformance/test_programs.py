@@ -164,6 +164,17 @@ def test_closed_program_leaves_no_process(real_kit: Kit, launch: Launch, mark: s
         until(lambda: not runs(mark))
 
 
+def test_program_that_is_closed_during_its_start_leaves_no_process(
+    real_kit: Kit, launch: Launch, mark: str
+) -> None:
+    """The engine has not recorded a process id yet."""
+    for tty in (False, True):
+        program = execute(real_kit, launch, "sh", "-c", f"sleep {mark}; sleep {mark}", tty=tty)
+        program.close()
+        assert outcome(program)[2].code != 0
+        until(lambda: not runs(mark))
+
+
 def test_processes_that_an_ended_program_left_are_killed(
     real_kit: Kit, launch: Launch, mark: str
 ) -> None:

@@ -133,28 +133,26 @@ class ContainerProgram:
             try:
                 with translated_errors():
                     found = self._api.exec_inspect(self._id)
-                if not found.get("Running"):
+                if not found.get("Running") and found.get("ExitCode") is not None:
                     break
+                if self._is_closed.is_set():  # `close` may have preceded the program's start
+                    self._kill_session(found)
             except (EngineAway, EngineError) as error:
                 self._response.close()
                 return ProgramEnd(UNKNOWN_END, f"its end is unknown: {error}")
             if time.monotonic() > end:
                 self._response.close()
                 return ProgramEnd(UNKNOWN_END, "the engine has not recorded its end")
-            self._is_closed.wait(END_PAUSE_SECONDS[min(tries, len(END_PAUSE_SECONDS) - 1)])
-            if self._is_closed.is_set():
+            pause = END_PAUSE_SECONDS[min(tries, len(END_PAUSE_SECONDS) - 1)]
+            if self._is_closed.wait(pause):
                 time.sleep(END_PAUSE_SECONDS[0])
             tries += 1
         self._response.close()
-        if pid := int(found.get("Pid") or 0):
-            signal_group(pid, signal.SIGKILL, self._container)  # what it has left behind
+        self._kill_session(found)  # what it has left behind
         if self._refusal:
             text = self._refusal.decode(errors="replace").strip()
             return ProgramEnd(_code_of(text), text)
-        code = found.get("ExitCode")
-        if code is None:
-            return ProgramEnd(UNKNOWN_END, "its exit code is unknown")
-        return ProgramEnd(int(code))
+        return ProgramEnd(int(found["ExitCode"]))
 
     def close(self) -> None:
         """Kill the program and its session, and end the connection."""
@@ -180,6 +178,11 @@ class ContainerProgram:
             return None
         self._rest -= len(content)
         return ProgramOutput(content, self._is_error) if content else None
+
+    def _kill_session(self, found: Mapping[str, Any]) -> None:
+        """Kill the processes of the inspected program, running or ended."""
+        if pid := int(found.get("Pid") or 0):
+            signal_group(pid, signal.SIGKILL, self._container)
 
     def _may_run(self) -> bool:
         """Return whether the program has not ended, as far as the engine reports."""

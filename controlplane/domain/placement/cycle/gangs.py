@@ -94,6 +94,9 @@ class GangPlacer:
         for row, job_id in enumerate(work.waiting.job_ids if work.facts.gangs else ()):
             if job_id in work.facts.gangs:
                 self._rows[job_id].append(row)
+        # The cells (None: all) of gangs that this pass has started on reserved capacity. The
+        # snapshot lacks those members.
+        self._started: dict[int, Mask | None] = {}
         # Equal gangs share the reason of the first, since free capacity only shrinks in a pass.
         self._waiting: dict[object, Reason] = {}
         self._nodes = _NODES_PER_PASS
@@ -103,6 +106,9 @@ class GangPlacer:
         job_id = self._work.waiting.job_ids[row]
         rows = self._rows.pop(job_id, [])
         if not rows or self._work.stopped_by is not None:
+            return rows
+        if job_id in self._started:
+            self._place_rest(rows, self._started[job_id])
             return rows
         gang = self._work.facts.gangs[job_id]
         wanted = _requirement_of(gang)
@@ -131,6 +137,7 @@ class GangPlacer:
             gang = work.facts.gangs[job_id]
             for place in self._places(gang):
                 if self._place_reserved(_requirement_of(gang), reserved, place):
+                    self._started[job_id] = place
                     break
 
     def _place_reserved(
@@ -360,11 +367,13 @@ class GangPlacer:
 
     # ---------------------------------------------------------------------------- the rest
 
-    def _place_rest(self, rows: Sequence[int], within: Mask | None, kept: Collection[int]) -> None:
+    def _place_rest(
+        self, rows: Sequence[int], within: Mask | None, kept: Collection[int] = ()
+    ) -> None:
         """Place members beyond the minima, row by row, as many as fit.
 
-        `kept`: rows with reserved capacity, which stays reserved for members that still wait. The
-        trial has lifted the reservations; they return before the first row, which must not use
+        `kept`: rows with reserved capacity, which stays reserved for members that still wait, if
+        a trial has lifted the reservations. They return before the first row, which must not use
         the quotas and capacity of the next.
         """
         work = self._work

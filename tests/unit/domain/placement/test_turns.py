@@ -12,7 +12,7 @@ from controlplane.domain.scopes import ScopeKind, ScopeLimits
 from controlplane.domain.state.gangs import GangGroupFacts
 from controlplane.domain.state.states import Band
 from tests.harness.domain.facts import NOW
-from tests.unit.domain.placement.pools import cell, gang, pool, quota, row, run
+from tests.unit.domain.placement.pools import Outcome, cell, gang, pool, quota, row, run
 
 STRICT = PoolPolicy(strict_fifo=True)
 IN_TURN = PoolPolicy(selector="round_robin")
@@ -246,6 +246,26 @@ def test_further_gang_members_use_their_nominations() -> None:
     facts = GangFacts((1,), (GangGroupFacts({S.PENDING: 2}, 1),), 1)
     outcome = run([core(1), core(2)], *rows, gangs={1: facts}, nominations=(kept(1, 1),))
     assert outcome.placed == {1: 2}
+
+
+def _place_on_reserved_capacity(cells: list[Any], **changes: Any) -> Outcome:
+    """Place a gang of four, of which two suffice and have reserved capacity on cell 2."""
+    rows = [
+        row(1, 2, coscheduled=True, nominated_cell_id=2),
+        row(1, 2, coscheduled=True, avoid_cell_id=9),
+    ]
+    facts = gang((1, 2, 4), **changes)
+    return run(cells, *rows, gangs={1: facts}, nominations=(kept(2, 1, 2),))
+
+
+def test_gang_stays_in_the_zone_of_its_reserved_capacity() -> None:
+    cells = [core(1, 4, labels={"zone": "a"}), core(2, 3, labels={"zone": "b"})]
+    assert _place_on_reserved_capacity(cells, group_by="zone").where(1) == {2: 3}
+
+
+def test_gang_that_started_on_reserved_capacity_needs_no_further_minimum() -> None:
+    assert _place_on_reserved_capacity([core(2, 3)]).placed == {1: 3}
+    assert _place_on_reserved_capacity([core(1, 4), core(2, 2)]).placed == {1: 4}
 
 
 def test_nomination_of_a_gang_is_kept_while_its_members_wait() -> None:
