@@ -169,7 +169,7 @@ def test_guard_survives_signals_and_the_death_of_its_starter(watch: Watch) -> No
         until(lambda: watch.guards())
         (guard,) = watch.guards()
         launch = watch.begin(*watch.kit.obedient())
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) * 100:
             os.kill(guard, number)
         os.killpg(starter.pid, signal.SIGKILL)
     assert os.getsid(guard) == guard

@@ -5,6 +5,7 @@ exclusive attempt is left and the cell has ended; after SIGTERM, as soon as none
 """
 
 import os
+import queue
 import signal
 import sys
 import threading
@@ -36,11 +37,12 @@ def main(arguments: list[str]) -> int:
     home, driver, lock, cell = Path(arguments[0]), arguments[1], int(arguments[2]), arguments[3]
     configure_logging("INFO", process="guard", cell=cell)
     os.set_inheritable(lock, False)
-    dismissed = threading.Event()
+    # Reentrant, unlike threading.Event: a signal may interrupt the handler of another one.
+    dismissals: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: dismissed.set())
+        signal.signal(number, lambda received, _: dismissals.put(received))
     log.info("guard_started", pid=os.getpid())
-    GuardLoop(GuardFolder(home), _make_engine(driver, home), lock, dismissed).serve()
+    GuardLoop(GuardFolder(home), _make_engine(driver, home), lock, dismissals).serve()
     log.info("guard_stopped", pid=os.getpid())
     return 0
 
@@ -55,11 +57,15 @@ class GuardLoop:
     """The guard's loop."""
 
     def __init__(
-        self, folder: GuardFolder, engine: KillableEngine, lock: int, dismissed: threading.Event
+        self,
+        folder: GuardFolder,
+        engine: KillableEngine,
+        lock: int,
+        dismissals: queue.SimpleQueue[int],
     ) -> None:
         self._folder = folder
         self._lock: int | None = lock
-        self._dismissed = dismissed
+        self._dismissals = dismissals
         self._watchlist = Watchlist()
         self._checked_at = float("-inf")
         self._fenced: set[str] = set()
@@ -83,7 +89,7 @@ class GuardLoop:
         self._guard.tick(self._watchlist, now)
         if not self._guard.is_done:
             return False
-        is_dismissed = self._dismissed.is_set() or self._watchlist.is_last
+        is_dismissed = not self._dismissals.empty() or self._watchlist.is_last
         if not is_dismissed:
             if now < self._checked_at + IDLE_SECONDS:
                 return False
