@@ -437,9 +437,10 @@ class UploadSize(ResponseModel):
 
 
 class StoredOutputs(ResponseModel):
-    """The attempts of which all pieces of output are stored."""
+    """The attempts of which all pieces of output are stored, and those without time to begin."""
 
     stored: list[UUID]
+    untried: list[UUID]
 
 
 class UploadState(ResponseModel):

@@ -1,7 +1,8 @@
-"""The last output of several attempts in one upload of their cell.
+"""New output of several attempts in one upload of their cell.
 
 The body is a line of JSON, [uid, stream, offset, length] of each piece, and then their bytes in the
-same order. The answer names the attempts of which all pieces are stored.
+same order. The answer names the attempts of which all pieces are stored, and those for which there
+was no time.
 """
 
 import json
@@ -18,7 +19,7 @@ RESPONSE_SECONDS = 4.0
 """How long a cell waits for a response."""
 
 STORE_SECONDS = 1.0
-"""After that the control plane begins no piece."""
+"""After that the control plane begins no attempt."""
 
 _MAX_HEAD_BYTES = MAX_PIECES * 120
 
@@ -72,9 +73,23 @@ def _read_piece(entry: Any, body: bytes, begin: int) -> OutputPiece:
     )
 
 
-def read_stored(document: Any) -> frozenset[str]:
-    """Return the attempts that the answer names. Raise MalformedMessage."""
+@dataclass(frozen=True, slots=True)
+class BatchAnswer:
+    """The attempts of a batch of which all pieces are `stored`, and those that were not begun.
+
+    `untried`: there was no time for them, so that a further batch may store them. All others need
+    an upload of their own.
+    """
+
+    stored: frozenset[str] = frozenset()
+    untried: frozenset[str] = frozenset()
+
+
+def read_answer(document: Any) -> BatchAnswer:
+    """Return what the answer names. Raise MalformedMessage."""
     match document:
-        case {"stored": [*uids]} if all(isinstance(uid, str) for uid in uids):
-            return frozenset(uids)
+        case {"stored": [*stored], "untried": [*untried]} if all(
+            isinstance(uid, str) for uid in (*stored, *untried)
+        ):
+            return BatchAnswer(frozenset(stored), frozenset(untried))
     raise MalformedMessage(f"an answer without the attempts that are stored: {document!r:.200}")

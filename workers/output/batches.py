@@ -1,25 +1,35 @@
 """Upload the last output of attempts that end at about the same time in one request.
 
 Outputs that end while a request is on its way make up the next one, so that a cell at rest waits
-for nothing, and a busy one makes few requests. An output is tried once in this way, and is uploaded
-alone if it is not stored. While a request takes long, no output is tried.
+for nothing, and a busy one makes few requests. An output that is tried in this way and not stored
+is uploaded alone. While a request takes long, no output is tried.
 """
 
 import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from controlplane.contract.output_batch import MAX_PIECES, RESPONSE_SECONDS, OutputPiece
+from controlplane.contract.output_batch import (
+    MAX_PIECES,
+    RESPONSE_SECONDS,
+    BatchAnswer,
+    OutputPiece,
+)
 
-MAX_LAST_BYTES = 64 * 1024
+MAX_SMALL_BYTES = 64 * 1024
 """Larger rests of an attempt are uploaded by themselves."""
 MAX_BATCH_BYTES = 512 * 1024
 
-Send = Callable[[Sequence[OutputPiece]], Collection[str]]
+
+Send = Callable[[Sequence[OutputPiece]], BatchAnswer]
+
+
+class OutputUntried(Exception):
+    """No request with the output has begun in time, or the control plane had no time for it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +47,7 @@ class OutputBatches:
     """Sends the last outputs of attempts together, one request at a time."""
 
     def __init__(self, send: Send) -> None:
-        """Create it; `send` returns the attempts of which all pieces are stored."""
+        """Create it; `send` uploads pieces."""
         self._send = send
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
@@ -51,8 +61,8 @@ class OutputBatches:
     ) -> bool:
         """Upload the pieces of an attempt; return whether they are stored.
 
-        Call `on_stored` if they are, possibly later. Raise what `send` raises, and TimeoutError if
-        the request has not ended after `seconds`.
+        Call `on_stored` if they are, possibly later. Raise what `send` raises, OutputUntried, and
+        TimeoutError if the request has not ended after `seconds`.
         """
         entry = _Entry(pieces, on_stored)
         with self._lock:
@@ -62,7 +72,8 @@ class OutputBatches:
         try:
             return entry.result.result(timeout=seconds)
         except TimeoutError:
-            entry.result.cancel()
+            if entry.result.cancel():
+                raise OutputUntried from None
             raise
 
     def _is_stuck(self) -> bool:
@@ -94,7 +105,7 @@ class OutputBatches:
             self._next = None
             batch = [entry for entry in self._take(first) if _begin(entry)]
             if self._is_closed:
-                _settle(batch, ())
+                _settle(batch, BatchAnswer())
             elif batch:
                 self._send_batch(batch)
 
@@ -118,12 +129,12 @@ class OutputBatches:
     def _send_batch(self, batch: Sequence[_Entry]) -> None:
         self._sending_since = time.monotonic()
         try:
-            stored = self._send([piece for entry in batch for piece in entry.pieces])
+            answer = self._send([piece for entry in batch for piece in entry.pieces])
         except Exception as error:
             for entry in batch:
                 entry.result.set_exception(error)
         else:
-            _settle(batch, stored)
+            _settle(batch, answer)
         finally:
             self._sending_since = math.inf
 
@@ -132,9 +143,13 @@ def _begin(entry: _Entry) -> bool:
     return entry.result.set_running_or_notify_cancel()
 
 
-def _settle(batch: Sequence[_Entry], stored: Collection[str]) -> None:
+def _settle(batch: Sequence[_Entry], answer: BatchAnswer) -> None:
     for entry in batch:
-        is_stored = entry.pieces[0].uid in stored
+        uid = entry.pieces[0].uid
+        if uid in answer.untried:
+            entry.result.set_exception(OutputUntried())
+            continue
+        is_stored = uid in answer.stored
         if is_stored:
             entry.on_stored()
         entry.result.set_result(is_stored)

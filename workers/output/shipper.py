@@ -2,13 +2,14 @@
 
 Every PUT has an offset, and the server answers with the size of its copy, which is the next offset.
 So the cell stores no progress, except an empty file `shipped` in the folder of an attempt whose
-output has arrived completely. The last output of an attempt is first sent in a batch.
+output has arrived completely. Small new outputs are first sent in a batch.
 """
 
+import collections
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,14 +19,16 @@ import structlog
 
 from controlplane.contract.codec import MalformedMessage
 from controlplane.contract.output_batch import (
+    MAX_PIECES,
     RESPONSE_SECONDS,
+    BatchAnswer,
     OutputPiece,
     pack_pieces,
-    read_stored,
+    read_answer,
 )
 from controlplane.contract.wire import keys
 from workers import clock
-from workers.output.batches import MAX_LAST_BYTES, OutputBatches
+from workers.output.batches import MAX_BATCH_BYTES, MAX_SMALL_BYTES, OutputBatches, OutputUntried
 from workers.signatures import signed_headers
 
 log = structlog.get_logger(__name__)
@@ -34,6 +37,7 @@ STREAMS = ("stdout", "stderr")
 ROUND_SECONDS = 0.5  # between uploads of new output: a follower gets a line within a second
 SHORT_SECONDS = 0.25  # attempts that run for less upload their output at their end only
 MAX_PAUSE_SECONDS = 30.0  # between tries of an output that cannot be uploaded
+MAX_TOGETHER = MAX_PIECES // len(STREAMS)  # attempts of one request
 CHUNK_BYTES = 1024 * 1024
 HTTP_SECONDS = (3.05, 10.0)
 KEPT_SECONDS = 24 * 3600.0  # how long folders of ended attempts stay on the machine
@@ -62,6 +66,7 @@ class Upload:
     sent: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
     ended: set[str] = field(default_factory=set)  # streams of which no more is stored
     unwanted: bool = False  # the control plane does not know the attempt (any more)
+    is_alone: bool = False  # its last request failed: the next one is for it alone
     complete: bool = False  # no more output will be written
     since: float = 0.0  # when its upload began
     pause: float = 0.0  # grows with each try in a row that was deferred
@@ -146,6 +151,7 @@ class LogShipper:
             finally:
                 upload.lock.release()
         except (UploadDeferred, OSError) as error:
+            upload.is_alone = True
             log.info("last_output_delayed", cell=self._cell, attempt=uid, error=str(error))
 
     def close(self) -> None:
@@ -168,22 +174,73 @@ class LogShipper:
                 log.exception("output_round_failed", cell=self._cell)
 
     def send_round(self) -> None:
-        """Upload one chunk of new output for every attempt.
+        """Upload one chunk of the new output of every attempt, small ones together.
 
-        An output that cannot be uploaded has a pause of its own, and delays the others by its
-        request.
+        An output that cannot be uploaded has a pause of its own, is then uploaded alone, and delays
+        the others by its request.
         """
         with self._lock:
-            uploads = list(self._uploads.values())
-        for upload in uploads:
-            if self._closed.is_set():
-                return
+            uploads = collections.deque(self._uploads.values())
+        while uploads:
+            for upload in self._send_together(uploads):
+                if self._closed.is_set():
+                    return
+                if self._is_due(upload) and upload.lock.acquire(blocking=False):
+                    try:
+                        self._try(upload)
+                    finally:
+                        upload.lock.release()
+
+    def _send_together(self, uploads: collections.deque[Upload]) -> list[Upload]:
+        """Take uploads from the left, as many as one request may have, and send what is new.
+
+        Return those to upload alone: large ones, those that have failed before, and those that are
+        not stored.
+        """
+        chosen, alone, size = list[Upload](), list[Upload](), 0
+        pieces: dict[str, list[OutputPiece]] = {}
+        while uploads and len(chosen) < MAX_TOGETHER and size <= MAX_BATCH_BYTES - MAX_SMALL_BYTES:
+            upload = uploads.popleft()
             # `finish` may soon send a young output together with others, or is sending it.
-            if self._is_due(upload) and upload.lock.acquire(blocking=False):
-                try:
-                    self._try(upload)
-                finally:
-                    upload.lock.release()
+            if not self._is_due(upload) or not upload.lock.acquire(blocking=False):
+                continue
+            found = None if upload.is_alone or not self._url else _read_small_pieces(upload)
+            if found and self._uploads.get(upload.uid) is upload:
+                chosen.append(upload)
+                pieces[upload.uid] = found
+                size += sum(len(piece.content) for piece in found)
+                continue
+            upload.lock.release()
+            if found is None or upload.complete:
+                alone.append(upload)
+        try:
+            answer = self._send_pieces(chosen, pieces)
+        finally:
+            for upload in chosen:
+                upload.lock.release()
+        named = answer.stored | answer.untried
+        return alone + [upload for upload in chosen if upload.uid not in named]
+
+    def _send_pieces(
+        self, uploads: Sequence[Upload], pieces: Mapping[str, Sequence[OutputPiece]]
+    ) -> BatchAnswer:
+        """Send the pieces of these uploads in one request, if there are several.
+
+        If it fails, all have a pause, after which each is uploaded alone. The caller holds their
+        locks.
+        """
+        if len(uploads) < 2:
+            return BatchAnswer()
+        try:
+            answer = self._post_batch([piece for found in pieces.values() for piece in found])
+        except UploadDeferred as error:
+            for upload in uploads:
+                self._defer(upload, error)
+            return BatchAnswer()
+        for upload in uploads:
+            if upload.uid in answer.stored:
+                upload.sent |= {it.stream: it.offset + len(it.content) for it in pieces[upload.uid]}
+        return answer
 
     def _is_due(self, upload: Upload) -> bool:
         now = self._timer()
@@ -200,12 +257,17 @@ class LogShipper:
             return
         try:
             self._send_some(upload, self._timer() + sum(HTTP_SECONDS))
-            upload.pause = 0.0
+            upload.pause, upload.is_alone = 0.0, False
         except (UploadDeferred, OSError) as error:
-            if not upload.pause:
-                log.warning("output_delayed", cell=self._cell, attempt=upload.uid, error=str(error))
-            upload.pause = min(max(2 * upload.pause, self._round_seconds), MAX_PAUSE_SECONDS)
-            upload.try_at = self._timer() + upload.pause
+            self._defer(upload, error)
+
+    def _defer(self, upload: Upload, error: Exception) -> None:
+        """Set the pause of an upload that failed."""
+        upload.is_alone = True
+        if not upload.pause:
+            log.warning("output_delayed", cell=self._cell, attempt=upload.uid, error=str(error))
+        upload.pause = min(max(2 * upload.pause, self._round_seconds), MAX_PAUSE_SECONDS)
+        upload.try_at = self._timer() + upload.pause
 
     def sweep(self) -> None:
         """Delete the output of attempts that ended long ago."""
@@ -223,30 +285,35 @@ class LogShipper:
 
     def _send_rest(self, upload: Upload, ends_at: float) -> None:
         """Upload what is left of a complete output. Raise UploadDeferred."""
-        pieces, on_stored = _read_last_pieces(upload), partial(self._forget, upload)
-        try:
-            if pieces and self._batches.store(pieces, ends_at - self._timer(), on_stored):
-                return
-        except TimeoutError:
-            raise UploadDeferred("no response in time") from None
+        pieces, on_stored = _read_small_pieces(upload), partial(self._forget, upload)
+        while pieces and self._timer() < ends_at:
+            try:
+                if self._batches.store(pieces, ends_at - self._timer(), on_stored):
+                    return
+                break
+            except OutputUntried:
+                continue
+            except TimeoutError:
+                upload.is_alone = True
+                raise UploadDeferred("no response in time") from None
         while self._timer() < ends_at:
             if self._send_some(upload, ends_at):
                 return
 
-    def _post_batch(self, pieces: Sequence[OutputPiece]) -> Collection[str]:
-        """Return the attempts of which the control plane stored all pieces.
+    def _post_batch(self, pieces: Sequence[OutputPiece]) -> BatchAnswer:
+        """Send pieces in one request.
 
-        Raise UploadDeferred if it did not respond or is overloaded: it should not get a request of
-        each attempt now.
+        Raise UploadDeferred if the control plane did not respond or is overloaded: it should not
+        get a request of each attempt now.
         """
         url, body = f"{self._url}/api/v1/logs:batch", pack_pieces(pieces)
         answer = self._request("POST", url, body, RESPONSE_SECONDS)
         if answer.status_code == 429 or answer.status_code >= 500:
             raise UploadDeferred(f"HTTP status {answer.status_code} for a batch")
         try:
-            return read_stored(answer.json()) if answer.status_code == 200 else ()
+            return read_answer(answer.json()) if answer.status_code == 200 else BatchAnswer()
         except (ValueError, MalformedMessage):
-            return ()
+            return BatchAnswer()
 
     def _send_some(self, upload: Upload, ends_at: float) -> bool:
         """Upload a chunk of each stream; return whether all output was uploaded.
@@ -330,19 +397,19 @@ class LogShipper:
                 log.info("output_folder_missing", cell=self._cell, attempt=upload.uid)
 
 
-def _read_last_pieces(upload: Upload) -> list[OutputPiece]:
-    """Return what is left of a complete output; nothing if that is much, or not to be stored."""
+def _read_small_pieces(upload: Upload) -> list[OutputPiece] | None:
+    """Return the output that is not sent yet; None if it is much, or not to be sent in a batch."""
     if upload.unwanted or upload.ended:
-        return []
-    pieces, free = list[OutputPiece](), MAX_LAST_BYTES
+        return None
+    pieces, free = list[OutputPiece](), MAX_SMALL_BYTES
     for stream in STREAMS:
         offset = upload.sent[stream]
         try:
             content = _read_piece(upload.folder / stream, offset, free + 1)
         except OSError:
-            return []
+            return None
         if len(content) > free:
-            return []
+            return None
         if content:
             pieces.append(OutputPiece(upload.uid, stream, offset, content))
             free -= len(content)

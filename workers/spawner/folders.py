@@ -7,7 +7,8 @@ import contextlib
 import os
 import shutil
 
-MAX_SPARE = 64
+# As many as tasks may end at once: ext4 creates folders slowly just after it has deleted many.
+MAX_SPARE = 1024
 SPARE = "spare"
 
 

@@ -22,7 +22,7 @@ from controlplane.api.stored_files import stored_file
 from controlplane.api.walls import check_artifacts, check_attempt
 from controlplane.api.work.history import MERGED, answer_history
 from controlplane.commands.attempts.artifacts import announce_artifact, put_artifact
-from controlplane.commands.attempts.logs import append_last_outputs, append_output
+from controlplane.commands.attempts.logs import append_output, append_outputs
 from controlplane.commands.attempts.release import release_attempt
 from controlplane.contract.codec import MalformedMessage
 from controlplane.contract.output_batch import unpack_pieces
@@ -191,21 +191,23 @@ class LogUploads(SignedView):
 
 
 class LogBatches(SignedView):
-    """Uploads of the last output of several attempts by cells."""
+    """Uploads of output of several attempts by cells."""
 
     @Operation(answer=schemas.StoredOutputs, body=bytes, problems=(401, 413))
     def append_log_batch(self, request: Request) -> Response:
         """Append to streams of several attempts (cells only, signed).
 
         The body is a line of JSON, a list of `[uid, stream, offset, length]`, and then the bytes of
-        these pieces. Upload the pieces of an attempt that the response does not name one by one.
+        these pieces. Send attempts that are `untried` in a further batch, and upload the pieces of
+        attempts that the response does not name one by one.
         """
         cell, body = check_cell_of_batch(request)
         try:
             pieces = unpack_pieces(body)
         except MalformedMessage as error:
             raise UnreadableDocument(str(error)) from None
-        return self.answer({"stored": append_last_outputs(cell, pieces)})
+        stored, untried = append_outputs(cell, pieces)
+        return self.answer({"stored": stored, "untried": untried})
 
 
 def read_log_query(parameters: Parameters) -> tuple[str, int, int | None]:

@@ -41,8 +41,8 @@ __all__ = (
     "BadUpload",
     "StreamFull",
     "WrongOffset",
-    "append_last_outputs",
     "append_output",
+    "append_outputs",
     "check_batch_signature",
     "check_link_use",
     "check_signature",
@@ -163,12 +163,13 @@ def append_output(*, uid: UUID, stream: str, offset: int, content: bytes) -> int
             raise NotFound(f"attempt {uid} has been deleted")
 
 
-def append_last_outputs(cell: str, pieces: Sequence[OutputPiece]) -> list[UUID]:
-    """Append to the streams of attempts of `cell`; return those of which all pieces are stored.
+def append_outputs(cell: str, pieces: Sequence[OutputPiece]) -> tuple[list[UUID], list[UUID]]:
+    """Append to the streams of attempts of `cell`.
 
-    The others need an upload of their own, whose response has the reason: attempts of other cells
-    and of projects that have used up their storage, streams that are full or have another size.
-    After a failure of the store, and when the time of a request is over, no output is begun.
+    Return the attempts of which all pieces are stored, and those that were not begun because the
+    time of a request was over. The others need an upload of their own, whose response has the
+    reason: attempts of other cells and of projects that have used up their storage, streams that
+    are full or have another size. After a failure of the store, no output is begun.
     """
     outputs: dict[UUID, list[OutputPiece]] = {}
     for piece in pieces:
@@ -185,16 +186,17 @@ def append_last_outputs(cell: str, pieces: Sequence[OutputPiece]) -> list[UUID]:
         finally:
             purged = find_purged(accepted)
             _remove_purged(purged)
-    return [uid for uid in stored if uid not in purged]
+    return [uid for uid in stored if uid not in purged], batch.untried
 
 
 @dataclass(slots=True)
 class _Batch:
-    """The sizes of streams to which a batch has appended, and when it begins no more."""
+    """The sizes of streams to which a batch has appended, and what it had no time to begin."""
 
     ends_at: float
     store_failed: bool = False
     sizes: dict[tuple[UUID, str], int] = field(default_factory=dict)
+    untried: list[UUID] = field(default_factory=list)
 
     def append_all(self, outputs: Sequence[tuple[UUID, Sequence[OutputPiece]]]) -> list[UUID]:
         """Append to the streams of attempts; return those of which all pieces are stored."""
@@ -212,9 +214,11 @@ class _Batch:
         It runs in threads, and uses no database.
         """
         append = current_store().append_log
+        if not self.store_failed and clock.monotonic() >= self.ends_at:
+            self.untried.append(uid)
+            return False
         for piece in pieces:
-            is_over = self.store_failed or clock.monotonic() >= self.ends_at
-            if is_over or piece.stream not in STREAMS:
+            if self.store_failed or piece.stream not in STREAMS:
                 return False
             key = uid, piece.stream
             try:

@@ -144,6 +144,7 @@ def test_no_output_is_begun_after_the_store_has_failed(
     calls = refuse_appends(monkeypatch, second, error)
     answer = upload(cell, *(piece(it, b"x") for it in attempts))
     assert stored_of(answer) == {str(first.uid)}
+    assert answer.json["untried"] == []
     assert calls == [first.uid, second.uid]
     assert stored(submitter) == 1
 
@@ -175,7 +176,9 @@ def test_no_output_is_begun_when_the_time_is_over(
     submitter: Caller, cell: Cell, attempts: list[Attempt], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "STORE_SECONDS", 0.0)
-    assert stored_of(upload(cell, *(piece(it, b"x") for it in attempts))) == set()
+    answer = upload(cell, *(piece(it, b"x") for it in attempts))
+    assert stored_of(answer) == set()
+    assert set(answer.json["untried"]) == {str(it.uid) for it in attempts}
     assert stored(submitter) == 0
 
 

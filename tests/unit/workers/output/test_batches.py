@@ -13,7 +13,7 @@ from tests.conformance.kit import until
 from tests.harness.web import Answer, Request, Web
 from tests.unit.workers.output.upload_kit import Cell, Store
 from workers.output import batches as batches_module
-from workers.output.batches import MAX_LAST_BYTES
+from workers.output.batches import MAX_SMALL_BYTES
 from workers.output.shipper import CHUNK_BYTES, SHIPPED
 
 
@@ -97,7 +97,7 @@ def test_request_has_a_limited_number_of_pieces_and_bytes(
     gate = Gate(store)
     threads = [ends(cell, "first")]
     until(lambda: len(web.requests) == 1)
-    large = b"x" * (MAX_LAST_BYTES - 100)
+    large = b"x" * (MAX_SMALL_BYTES - 100)
     threads += [ends(cell, f"large{number}", large) for number in range(12)]
     threads += [ends(cell, f"small{number}") for number in range(MAX_PIECES + 5)]
     until(lambda: cell.shipper._batches._queue.qsize() == 12 + MAX_PIECES + 5)
@@ -156,9 +156,10 @@ def test_output_that_is_not_stored_with_others_is_uploaded_alone(
         Answer(302, headers={"Location": "http://elsewhere.invalid/"}),
         Answer(200),
         Answer(200, b"[]"),
-        Answer(200, b'{"stored": "a"}'),
-        Answer(200, b'{"stored": [1]}'),
-        Answer(200, json.dumps({"stored": ["another"]}).encode()),
+        Answer(200, b'{"stored": "a", "untried": []}'),
+        Answer(200, b'{"stored": [1], "untried": []}'),
+        Answer(200, b'{"stored": ["a", "b"]}'),
+        Answer(200, json.dumps({"stored": ["another"], "untried": []}).encode()),
     ],
     ids=lambda answer: f"{answer.status} {answer.body.decode()}",
 )
@@ -292,7 +293,7 @@ def test_refused_output_has_a_pause_of_its_own(cell: Cell, store: Store) -> None
         now += 0.5
     assert len(store.logs["good/stdout"]) == 241
     pauses = [after - before for before, after in pairwise(tries)]
-    assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert pauses == [0, 0.5, 1, 2, 4, 8, 16, 30, 30]  # first with the other output, then alone
     store.refused = set()
     now += 30
     cell.shipper.send_round()
@@ -353,12 +354,170 @@ def test_round_skips_what_was_sent_since_its_beginning(
             cell.shipper.finish("b", 30)
         return store.answer(request)
 
-    for name in ("a", "b"):
-        cell.shipper.watch(name, cell.write(name, b"x"))
+    large = b"x" * (MAX_SMALL_BYTES + 1)
+    cell.shipper.watch("a", cell.write("a", large))
+    cell.shipper.watch("b", cell.write("b", b"x"))
     web.route = answer
     cell.shipper.send_round()
     assert [request.method for request in web.requests] == ["PUT", "POST"]
+    assert store.logs == {"a/stdout": large, "b/stdout": b"x"}
+
+
+def test_round_sends_small_outputs_in_requests_of_limited_size(
+    cell: Cell, store: Store, web: Web
+) -> None:
+    names = [f"a{number}" for number in range(MAX_PIECES)]
+    large = [f"large{number}" for number in range(12)]
+    for name in names:
+        cell.write(name, b"oh\n", "stderr")
+        cell.shipper.watch(name, cell.write(name, b"one\n"))
+    for name in large:
+        cell.shipper.watch(name, cell.write(name, b"x" * (MAX_SMALL_BYTES - 100)))
+    cell.shipper.send_round()
+    assert {request.method for request in web.requests} == {"POST"}
+    assert len(web.requests) <= 5
+    assert max(map(len, store.batches)) <= MAX_PIECES
+    assert max(len(request.body) for request in web.requests) < 600_000
+    for name in names:
+        cell.write(name, b"two\n")
+    cell.shipper.send_round()
+    assert {store.logs[f"{name}/stdout"] for name in names} == {b"one\ntwo\n"}
+    assert {store.logs[f"{name}/stderr"] for name in names} == {b"oh\n"}
+    assert len(store.logs) == 2 * len(names) + len(large)
+    assert len(web.requests) <= 7
+    for name in names:
+        cell.shipper.finish(name, 30)
+    assert len(web.requests) <= 7
+    assert all(is_shipped(cell, name) for name in names)
+
+
+def test_round_uploads_alone_what_a_request_did_not_store(
+    cell: Cell, store: Store, web: Web
+) -> None:
+    store.unknown.add("gone")
+    store.full.add("full/stdout")
+    store.logs["ahead/stdout"] = b"one\n"
+    for name in ("gone", "full", "ahead", "good", "better"):
+        cell.shipper.watch(name, cell.write(name, b"one\n"))
+    cell.shipper.send_round()
+    assert [request.method for request in web.requests] == ["POST", "PUT", "PUT", "PUT"]
+    cell.write("gone", b"two\n")
+    cell.write("ahead", b"two\n")
+    cell.shipper.send_round()
+    assert store.logs == {
+        "full/stdout": b"one\n",
+        "ahead/stdout": b"one\ntwo\n",
+        "good/stdout": b"one\n",
+        "better/stdout": b"one\n",
+    }
+
+
+@pytest.mark.parametrize("status", [429, 503, 0])
+def test_outputs_of_a_failed_round_are_uploaded_alone_after_a_pause(
+    cell: Cell, store: Store, web: Web, status: int
+) -> None:
+    def answer(request: Request) -> Answer:
+        if request.method == "PUT":
+            return store.answer(request)
+        return Answer(status, b"{}") if status else abort(request)
+
+    now = 1000.0
+    cell.begin(round_seconds=0.5, timer=lambda: now)
+    web.route = answer
+    for name in ("a", "b", "c"):
+        cell.shipper.watch(name, cell.write(name, b"one\n"))
+    cell.shipper.send_round()
+    assert [request.method for request in web.requests] == ["POST"]
+    cell.shipper.send_round()
+    assert len(web.requests) == 1
+    now += 0.5
+    cell.shipper.send_round()
+    assert [request.method for request in web.requests] == ["POST", "PUT", "PUT", "PUT"]
+    web.route = store.answer
+    for name in ("a", "b", "c"):
+        cell.write(name, b"two\n")
+    cell.shipper.send_round()
+    assert store.batches[-1] == {"a/stdout", "b/stdout", "c/stdout"}
+    assert set(store.logs.values()) == {b"one\ntwo\n"}
+
+
+class Busy:
+    """Has time for the first attempt of each request only."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        store.answer_batch = self._answer
+
+    def _answer(self, pieces: list[OutputPiece]) -> Answer:
+        first = [it for it in pieces if it.uid == pieces[0].uid]
+        document = json.loads(self._store.append_batch(first).body)
+        untried = sorted({it.uid for it in pieces} - {first[0].uid})
+        return Answer(200, json.dumps({**document, "untried": untried}).encode())
+
+
+def test_outputs_without_time_in_a_request_are_in_the_next_one(
+    cell: Cell, store: Store, web: Web, ends: Callable[..., threading.Thread]
+) -> None:
+    gate = Gate(store)
+    threads = [ends(cell, "first")]
+    until(lambda: len(store.batches) == 1)
+    threads += [ends(cell, name) for name in ("a", "b", "c")]
+    until(lambda: cell.shipper._batches._queue.qsize() == 3)
+    Busy(store)
+    gate.open()
+    for thread in threads:
+        thread.join(30)
+    assert set(store.logs) == {f"{name}/stdout" for name in ("first", "a", "b", "c")}
+    assert {request.method for request in web.requests} == {"POST"}
+    assert all(is_shipped(cell, name) for name in ("first", "a", "b", "c"))
+
+
+def test_outputs_without_time_in_a_round_are_sent_by_the_next_one(
+    cell: Cell, store: Store, web: Web
+) -> None:
+    Busy(store)
+    for name in ("a", "b", "c"):
+        cell.shipper.watch(name, cell.write(name, b"x"))
+    cell.shipper.send_round()
+    assert store.logs == {"a/stdout": b"x"}
+    cell.shipper.send_round()
+    assert [request.method for request in web.requests] == ["POST", "POST"]
     assert store.logs == {"a/stdout": b"x", "b/stdout": b"x"}
+    cell.shipper.send_round()
+    assert store.logs == {"a/stdout": b"x", "b/stdout": b"x", "c/stdout": b"x"}
+
+
+def test_end_without_time_for_its_output_leaves_it_to_the_rounds(
+    cell: Cell, store: Store, web: Web, ends: Callable[..., threading.Thread]
+) -> None:
+    gate = Gate(store)
+    first = ends(cell, "first")
+    until(lambda: len(store.batches) == 1)
+    for name in ("a", "b"):
+        ends(cell, name, seconds=0.1).join(30)
+    assert store.logs == {}
+    store.answer_batch = store.append_batch
+    cell.shipper.send_round()
+    assert store.batches[1:] == [{"a/stdout", "b/stdout"}]
+    gate.open()
+    first.join(30)
+    assert {request.method for request in web.requests} == {"POST"}
+
+
+def test_end_does_not_wait_for_other_outputs_of_a_round(
+    cell: Cell, store: Store, ends: Callable[..., threading.Thread]
+) -> None:
+    gate = Gate(store)
+    for name in ("a", "b"):
+        cell.shipper.watch(name, cell.write(name, b"x"))
+    threading.Thread(target=cell.shipper.send_round).start()
+    until(lambda: len(store.batches) == 1)
+    store.answer_batch = store.append_batch
+    ends(cell, "ends").join(30)
+    assert is_shipped(cell, "ends")
+    assert store.batches[1:] == [{"ends/stdout"}]
+    gate.open()
+    until(lambda: len(store.logs) == 3)
 
 
 def test_rounds_do_not_wait_for_an_output_that_ends(

@@ -71,7 +71,7 @@ class Store:
             it.uid for it in pieces if self.append(it.uid, it.stream, it.offset, it.content) != 200
         }
         stored = sorted({it.uid for it in pieces} - failed)
-        return Answer(200, json.dumps({"stored": stored}).encode())
+        return Answer(200, json.dumps({"stored": stored, "untried": []}).encode())
 
 
 class Cell:
