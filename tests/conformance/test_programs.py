@@ -11,11 +11,13 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conformance.kit import DockerKit, Kit, ProcessKit, until
 from workers.attempt.events import Launch
+from workers.drivers.docker.programs import ContainerProgram
 from workers.exec.program import ExecCommand, ExecProgram, ExecRefused, ProgramEnd
 
 
@@ -173,6 +175,33 @@ def test_program_that_is_closed_during_its_start_leaves_no_process(
         program.close()
         assert outcome(program)[2].code != 0
         until(lambda: not runs(mark))
+
+
+class LateEngine:
+    """Reports a program as starting, without a process id, in its first answers."""
+
+    def __init__(self, api: Any, answers: int) -> None:
+        self._api = api
+        self._answers = answers
+
+    def exec_inspect(self, exec_id: str) -> dict[str, Any]:
+        if not self._answers:
+            return dict(self._api.exec_inspect(exec_id))
+        self._answers -= 1
+        return {"Running": bool(self._answers % 2), "Pid": 0, "ExitCode": None}
+
+
+def test_program_is_killed_once_the_engine_reports_its_process_id(
+    docker_kit: DockerKit, mark: str
+) -> None:
+    program = execute(docker_kit, running(docker_kit), "sleep", mark)
+    assert isinstance(program, ContainerProgram)
+    until(lambda: runs(mark))
+    program._api = LateEngine(program._api, answers=4)
+    program.close()
+    assert runs(mark)
+    assert outcome(program)[2].code == 128 + signal.SIGKILL
+    until(lambda: not runs(mark))
 
 
 def test_processes_that_an_ended_program_left_are_killed(

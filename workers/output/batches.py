@@ -1,8 +1,9 @@
 """Upload the last output of attempts that end at about the same time in one request.
 
 Outputs that end while a request is on its way make up the next one, so that a cell at rest waits
-for nothing, and a busy one makes few requests. An output that is tried in this way and not stored
-is uploaded alone. While a request takes long, no output is tried.
+for nothing, and a busy one makes few requests. An output that the control plane
+does not store in this way is uploaded alone; if it had no time for it, it is in a further request.
+While a request takes long, no output is tried.
 """
 
 import math

@@ -49,6 +49,10 @@ class UploadDeferred(Exception):
     """The control plane did not accept a chunk, or did not respond: it is sent again later."""
 
 
+class UploadNotBegun(UploadDeferred):
+    """No request was sent."""
+
+
 class StreamEnded(Exception):
     """The control plane stores no more of this stream."""
 
@@ -145,13 +149,13 @@ class LogShipper:
             return
         try:
             if not upload.lock.acquire(timeout=seconds):
-                raise UploadDeferred("another thread is sending it")
+                raise UploadNotBegun("another thread is sending it")
             try:
                 self._send_rest(upload, ends_at)
             finally:
                 upload.lock.release()
         except (UploadDeferred, OSError) as error:
-            upload.is_alone = True
+            upload.is_alone |= not isinstance(error, UploadNotBegun)
             log.info("last_output_delayed", cell=self._cell, attempt=uid, error=str(error))
 
     def close(self) -> None:
@@ -176,12 +180,13 @@ class LogShipper:
     def send_round(self) -> None:
         """Upload one chunk of the new output of every attempt, small ones together.
 
-        An output that cannot be uploaded has a pause of its own, is then uploaded alone, and delays
-        the others by its request.
+        Outputs for which the control plane has no time come first in the next round. An output
+        that cannot be uploaded has a pause of its own, is then uploaded alone, and delays the
+        others by its request.
         """
         with self._lock:
             uploads = collections.deque(self._uploads.values())
-        while uploads:
+        while uploads and not self._closed.is_set():
             for upload in self._send_together(uploads):
                 if self._closed.is_set():
                     return
@@ -197,29 +202,31 @@ class LogShipper:
         Return those to upload alone: large ones, those that have failed before, and those that are
         not stored.
         """
-        chosen, alone, size = list[Upload](), list[Upload](), 0
+        held, alone, size = list[Upload](), list[Upload](), 0
         pieces: dict[str, list[OutputPiece]] = {}
-        while uploads and len(chosen) < MAX_TOGETHER and size <= MAX_BATCH_BYTES - MAX_SMALL_BYTES:
-            upload = uploads.popleft()
-            # `finish` may soon send a young output together with others, or is sending it.
-            if not self._is_due(upload) or not upload.lock.acquire(blocking=False):
-                continue
-            found = None if upload.is_alone or not self._url else _read_small_pieces(upload)
-            if found and self._uploads.get(upload.uid) is upload:
-                chosen.append(upload)
-                pieces[upload.uid] = found
-                size += sum(len(piece.content) for piece in found)
-                continue
-            upload.lock.release()
-            if found is None or upload.complete:
-                alone.append(upload)
         try:
-            answer = self._send_pieces(chosen, pieces)
+            while (
+                uploads and len(held) < MAX_TOGETHER and size <= MAX_BATCH_BYTES - MAX_SMALL_BYTES
+            ):
+                upload = uploads.popleft()
+                # `finish` may soon send a young output together with others, or is sending it.
+                if not self._is_due(upload) or not upload.lock.acquire(blocking=False):
+                    continue
+                held.append(upload)
+                found = None if upload.is_alone or not self._url else _read_small_pieces(upload)
+                if found and self._uploads.get(upload.uid) is upload:
+                    pieces[upload.uid] = found
+                    size += sum(len(piece.content) for piece in found)
+                    continue
+                held.pop().lock.release()
+                if found is None or upload.complete:
+                    alone.append(upload)
+            answer = self._send_pieces(held, pieces)
         finally:
-            for upload in chosen:
+            for upload in held:
                 upload.lock.release()
         named = answer.stored | answer.untried
-        return alone + [upload for upload in chosen if upload.uid not in named]
+        return alone + [upload for upload in held if upload.uid not in named]
 
     def _send_pieces(
         self, uploads: Sequence[Upload], pieces: Mapping[str, Sequence[OutputPiece]]
@@ -237,9 +244,13 @@ class LogShipper:
             for upload in uploads:
                 self._defer(upload, error)
             return BatchAnswer()
-        for upload in uploads:
-            if upload.uid in answer.stored:
-                upload.sent |= {it.stream: it.offset + len(it.content) for it in pieces[upload.uid]}
+        stored = [upload for upload in uploads if upload.uid in answer.stored]
+        for upload in stored:
+            upload.sent |= {it.stream: it.offset + len(it.content) for it in pieces[upload.uid]}
+        with self._lock:  # the others precede them in the next round
+            for upload in stored:
+                if self._uploads.get(upload.uid) is upload:
+                    self._uploads[upload.uid] = self._uploads.pop(upload.uid)
         return answer
 
     def _is_due(self, upload: Upload) -> bool:
@@ -294,11 +305,11 @@ class LogShipper:
             except OutputUntried:
                 continue
             except TimeoutError:
-                upload.is_alone = True
                 raise UploadDeferred("no response in time") from None
         while self._timer() < ends_at:
             if self._send_some(upload, ends_at):
                 return
+        raise UploadNotBegun("no time is left")
 
     def _post_batch(self, pieces: Sequence[OutputPiece]) -> BatchAnswer:
         """Send pieces in one request.
@@ -337,7 +348,7 @@ class LogShipper:
             return False
         seconds = ends_at - self._timer()
         if seconds <= 0:
-            raise UploadDeferred("no time is left")
+            raise UploadNotBegun("no time is left")
         try:
             size = self._put(upload, stream, chunk[:CHUNK_BYTES], seconds)
         except StreamEnded:

@@ -166,16 +166,18 @@ def append_output(*, uid: UUID, stream: str, offset: int, content: bytes) -> int
 def append_outputs(cell: str, pieces: Sequence[OutputPiece]) -> tuple[list[UUID], list[UUID]]:
     """Append to the streams of attempts of `cell`.
 
-    Return the attempts of which all pieces are stored, and those that were not begun because the
-    time of a request was over. The others need an upload of their own, whose response has the
-    reason: attempts of other cells and of projects that have used up their storage, streams that
-    are full or have another size. After a failure of the store, no output is begun.
+    Begin them in the order of the pieces. Return the attempts of which all pieces are stored, and
+    those that were not begun because the time of a request was over. The others need an upload of
+    their own, whose response has the reason: attempts of other cells and of projects that have used
+    up their storage, streams that are full or have another size. After a failure of the store, no
+    output is begun.
     """
     outputs: dict[UUID, list[OutputPiece]] = {}
     for piece in pieces:
         if (uid := _read_uid(piece.uid)) is not None:
             outputs.setdefault(uid, []).append(piece)
-    accepted = sorted(find_attempts_with_storage(cell, outputs))
+    found = find_attempts_with_storage(cell, outputs)
+    accepted = [uid for uid in outputs if uid in found]
     batch = _Batch(clock.monotonic() + STORE_SECONDS)
     try:
         stored = batch.append_all([(uid, outputs[uid]) for uid in accepted])

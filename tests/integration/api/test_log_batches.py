@@ -140,7 +140,7 @@ def test_no_output_is_begun_after_the_store_has_failed(
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
 ) -> None:
-    first, second, _ = sorted(attempts, key=lambda it: it.uid)
+    first, second, _ = attempts
     calls = refuse_appends(monkeypatch, second, error)
     answer = upload(cell, *(piece(it, b"x") for it in attempts))
     assert stored_of(answer) == {str(first.uid)}
@@ -180,6 +180,30 @@ def test_no_output_is_begun_when_the_time_is_over(
     assert stored_of(answer) == set()
     assert set(answer.json["untried"]) == {str(it.uid) for it in attempts}
     assert stored(submitter) == 0
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_outputs_are_begun_in_the_order_of_the_request_while_there_is_time(
+    submitter: Caller,
+    cell: Cell,
+    attempts: list[Attempt],
+    monkeypatch: pytest.MonkeyPatch,
+    step: int,
+) -> None:
+    first, *others = sorted(attempts, key=lambda it: it.uid)[::step]
+    append_log = current_store().append_log
+
+    def append_slowly(*args: Any, **options: Any) -> int:
+        size = append_log(*args, **options)
+        monkeypatch.setattr(clock, "monotonic", lambda: float("inf"))
+        return size
+
+    monkeypatch.setattr(current_store(), "append_log", append_slowly)
+    streams = [piece(first, b"out"), piece(first, b"err", stream="stderr")]
+    answer = upload(cell, *streams, *(piece(it, b"x") for it in others))
+    assert stored_of(answer) == {str(first.uid)}
+    assert set(answer.json["untried"]) == {str(it.uid) for it in others}
+    assert stored(submitter) == 6
 
 
 @pytest.mark.parametrize("batch", [True, False])

@@ -133,7 +133,9 @@ class ContainerProgram:
             try:
                 with translated_errors():
                     found = self._api.exec_inspect(self._id)
-                if not found.get("Running") and found.get("ExitCode") is not None:
+                if not found.get("Running") and (
+                    self._refusal or found.get("ExitCode") is not None
+                ):
                     break
                 if self._is_closed.is_set():  # `close` may have preceded the program's start
                     self._kill_session(found)
@@ -145,7 +147,7 @@ class ContainerProgram:
                 return ProgramEnd(UNKNOWN_END, "the engine has not recorded its end")
             pause = END_PAUSE_SECONDS[min(tries, len(END_PAUSE_SECONDS) - 1)]
             if self._is_closed.wait(pause):
-                time.sleep(END_PAUSE_SECONDS[0])
+                time.sleep(pause)
             tries += 1
         self._response.close()
         self._kill_session(found)  # what it has left behind
