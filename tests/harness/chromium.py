@@ -1,17 +1,21 @@
 """The system's Chromium, for pages of any server."""
 
+import shlex
 import shutil
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.harness import without_netlink
+
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 DESKTOP = {"width": 1360, "height": 900}
 PHONE = {"width": 390, "height": 844}
-NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
-"""Chromium cancels requests when the machine gets a network, as for a container of another test."""
 
 expect.set_options(timeout=20_000)  # beside other tests, a page can take more than the usual 5 s
 
@@ -20,8 +24,12 @@ expect.set_options(timeout=20_000)  # beside other tests, a page can take more t
 def started_browser() -> Iterator[Browser]:
     """Yield the system's browser, without pages."""
     executable = next(filter(None, map(shutil.which, _BROWSERS)))
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        launcher = Path(folder, "chromium")
+        command = shlex.join([sys.executable, without_netlink.__file__, executable])
+        launcher.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        launcher.chmod(0o755)
+        browser = playwright.chromium.launch(executable_path=launcher, args=["--no-sandbox"])
         yield browser
         browser.close()
 
@@ -33,12 +41,7 @@ def new_page(
     complaints: list[str] = []
     context = browser.new_context(viewport=viewport, base_url=url, **options)  # type: ignore[arg-type]
     page = context.new_page()
-
-    def note(text: str) -> None:
-        if NETWORK_CHANGED not in text:
-            complaints.append(text)
-
-    page.on("console", lambda line: note(line.text))
+    page.on("console", lambda line: complaints.append(line.text))
     page.on("pageerror", lambda error: complaints.append(error.stack or str(error)))
     return page, complaints
 
