@@ -52,7 +52,7 @@ ABOUT = Description(
     claim="A task with its whole recorded life costs a fifth of the CPU of a bare Celery message.",
     workload=f"Two users submit a job of {TASKS_PER_JOB:,} tasks each over REST at the same time;"
     f" {CELLS} cells have capacity for all tasks. Each task has its rows, its order through"
-    " Celery, two fsyncs of the journal of its cell, its events for Flower, and its history. Once"
+    " Celery, two fsyncs of the journal of its cell, its history, and with Flower its event. Once"
     " without Flower, once with it.",
     peer="A no-op task of bare Celery without events, results or persistence, published by one"
     " producer in a loop and run by one worker with two threads (the fastest of its pools here).",
