@@ -1,8 +1,8 @@
 """Run a program that cannot open netlink sockets: `python without_netlink.py PROGRAM ARGUMENT…`.
 
 Chromium follows the machine's interfaces and addresses by netlink, and cancels requests with
-ERR_NETWORK_CHANGED when a container of another test starts or ends.  Without netlink it takes the
-network as connected and unchanging.  A seccomp filter needs no privileges and no library.
+ERR_NETWORK_CHANGED when a container of another test starts or ends. Without netlink it takes the
+network as connected and unchanging. A seccomp filter needs no privileges and no library.
 """
 
 import ctypes
