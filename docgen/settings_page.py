@@ -76,6 +76,9 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         " ([projects](projects.md)).",
         "CELLRUN_PLACEMENT_INTERVAL_SECONDS": "Interval of passes of placement while tasks wait; a"
         " submission wakes placement at once.",
+        "CELLRUN_PREPARED_STATEMENTS": "PostgreSQL plans frequent statements once for each"
+        " connection. `false`: for each statement, as poolers without support for prepared"
+        " statements need.",
         "CELLRUN_PROCESS": "Name of the process in its logs. With `web`, the process pools its"
         " database connections.",
         "CELLRUN_PUBLIC_URL": "Address of web for browsers and cells. Cells fetch inputs from it,"

@@ -24,6 +24,9 @@ BIG_TABLE_ROWS = 10_000
 MOST_SCANNED_ROWS = 1_000
 """A sequential scan of a smaller table may read so many rows each time."""
 
+LEAST_SHARE_OF_SCAN = 0.5
+"""So much of a big table is all of it: without sequential scans, an index without condition is."""
+
 MOST_DISCARDED_ROWS = 1_000
 LEAST_SHARE_KEPT = 0.1
 MOST_SORTED_ROWS = 10_000
@@ -32,8 +35,12 @@ _DURATION = re.compile(
     r"duration: (?P<ms>[\d.]+) ms  (?P<step>statement|parse|bind|execute)[^:]*: (?P<text>.*)",
     re.DOTALL,
 )
-_UTILITY = re.compile(r"\s*(?:BEGIN|COMMIT|ROLLBACK|SAVEPOINT|RELEASE|SET|SHOW|EXPLAIN)\b", re.I)
-_RECORDED = re.compile(r"\s*(?:EXPLAIN\b|(?:SAVEPOINT|RELEASE|ROLLBACK)\b.*recorded_plan)", re.I)
+_UTILITY = re.compile(
+    r"\s*(?:BEGIN|COMMIT|ROLLBACK|SAVEPOINT|RELEASE|SET|SHOW|EXPLAIN|DISCARD|DEALLOCATE)\b", re.I
+)
+_RECORDED = re.compile(
+    r"\s*(?:EXPLAIN\b|(?:SAVEPOINT|RELEASE|ROLLBACK|PREPARE|DEALLOCATE)\b.*recorded_plan)", re.I
+)
 _COMMENT = re.compile(r"--[^\n]*")
 _TEXT = re.compile(r"'(?:[^']|'')*'")
 _NUMBER = re.compile(r"(?<![\w.$\"])-?\d+(?:\.\d+)?\b")
@@ -105,10 +112,8 @@ def list_findings(plan: Plan, table_rows: Mapping[str, int]) -> list[PlanFinding
         kept, removed = rows_of(node)
         table = node.get("Relation Name", "")
         read = kept + removed
-        if node["Node Type"] == "Seq Scan":
-            is_big = table_rows.get(table, 0) > BIG_TABLE_ROWS
-            if is_big or read > MOST_SCANNED_ROWS * node.get("Actual Loops", 0):
-                found.append(PlanFinding(SCAN, f"{table}: {read:,.0f} rows"))
+        if _is_scan(node, table_rows.get(table, 0)):
+            found.append(PlanFinding(SCAN, f"{table}: {read:,.0f} rows"))
         elif removed > MOST_DISCARDED_ROWS and kept < LEAST_SHARE_KEPT * read:
             place = " by ".join(filter(None, (table, node.get("Index Name"))))
             text = f"{place or node['Node Type']}: {kept:,.0f} of {read:,.0f} rows"
@@ -119,6 +124,17 @@ def list_findings(plan: Plan, table_rows: Mapping[str, int]) -> list[PlanFinding
                 place = " on disk" if is_on_disk else ""
                 found.append(PlanFinding(SORT, f"{kept:,.0f} rows{place}"))
     return list(dict.fromkeys(found))
+
+
+def _is_scan(node: Plan, rows: int) -> bool:
+    """Return whether a node reads a table sequentially, or all of a big one by an index."""
+    kept, removed = rows_of(node)
+    if node["Node Type"] == "Seq Scan":
+        is_long = kept + removed > MOST_SCANNED_ROWS * node.get("Actual Loops", 0)
+        return rows > BIG_TABLE_ROWS or is_long
+    is_whole = node["Node Type"].startswith("Index") and "Index Cond" not in node
+    # A partial index has few rows of a big table, and one that is read in its order ends early.
+    return is_whole and rows > BIG_TABLE_ROWS and kept + removed > rows * LEAST_SHARE_OF_SCAN
 
 
 def rows_of(node: Plan) -> tuple[float, float]:

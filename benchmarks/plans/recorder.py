@@ -1,11 +1,13 @@
 """Record the plans of a process's own statements, at their place and with their parameters.
 
 Before a statement runs, the recorder runs it under EXPLAIN (ANALYZE, BUFFERS) in a savepoint that
-it rolls back, so the plan is that of the same rows, locks and statistics. It does so for the first
-calls of each statement, and then once in a few seconds. PostgreSQL's auto_explain would do the
-same, but the embedded PostgreSQL has no extensions.
+it rolls back, so the plan is that of the same rows, locks and statistics; a statement that is
+prepared is prepared again, so the plan is the one for any values. It does so for the first calls of
+each statement, and then once in a few seconds. PostgreSQL's auto_explain would do the same, but the
+embedded PostgreSQL has no extensions.
 """
 
+import itertools
 import json
 import re
 import threading
@@ -16,6 +18,8 @@ from typing import Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
+
+from controlplane.config.database.base import PreparingCursor, as_text
 
 EVERY_SECONDS = 2.0
 BURST = 5
@@ -48,6 +52,8 @@ _KEPT = (
     "Shared Read Blocks",
     "Temp Written Blocks",
 )
+_PLACEHOLDER = re.compile(r"%(?:(%)|s|\((\w+)\)s)")
+_numbers = itertools.count(1)
 _LITERAL = re.compile(r"'(?:[^']|''){24,}'")
 
 Document = Mapping[str, Any]
@@ -72,7 +78,10 @@ class Recorder:
     ) -> Any:
         """Record the plan if it is due, then run the statement."""
         if not many and isinstance(sql, str) and self._is_due(sql):
-            plan = explain(context["connection"].connection, sql, parameters)
+            is_prepared = isinstance(context["cursor"].cursor, PreparingCursor)
+            plan = explain(
+                context["connection"].connection, sql, parameters, is_prepared=is_prepared
+            )
             if plan is not None:
                 self._write({"at": self._clock(), **plan})
         return execute(sql, parameters, many, context)
@@ -93,8 +102,13 @@ class Recorder:
             file.write(json.dumps(record) + "\n")
 
 
-def explain(connection: Any, sql: str, parameters: Any) -> dict[str, Any] | None:
-    """Run the statement under EXPLAIN without a lasting effect; None if that fails."""
+def explain(
+    connection: Any, sql: str, parameters: Any, *, is_prepared: bool = False
+) -> dict[str, Any] | None:
+    """Run the statement under EXPLAIN without a lasting effect; None if that fails.
+
+    With `is_prepared`, prepare it before.
+    """
     status = connection.info.transaction_status
     if status not in (TransactionStatus.IDLE, TransactionStatus.INTRANS):
         return None
@@ -102,8 +116,11 @@ def explain(connection: Any, sql: str, parameters: Any) -> dict[str, Any] | None
     with connection.cursor() as cursor:
         cursor.execute("SAVEPOINT recorded_plan" if is_open else "BEGIN")
         try:
-            cursor.execute(_EXPLAIN + sql, parameters)
-            ((found,),) = cursor.fetchall()
+            if is_prepared:
+                ((found,),) = _explain_prepared(cursor, sql, parameters)
+            else:
+                cursor.execute(_EXPLAIN + sql, parameters)
+                ((found,),) = cursor.fetchall()
         except psycopg.Error:
             found = None
         cursor.execute("ROLLBACK TO SAVEPOINT recorded_plan" if is_open else "ROLLBACK")
@@ -119,6 +136,37 @@ def explain(connection: Any, sql: str, parameters: Any) -> dict[str, Any] | None
         "planning_milliseconds": document["Planning Time"],
         "plan": shorten(document["Plan"]),
     }
+
+
+def _explain_prepared(cursor: Any, sql: str, parameters: Any) -> list[tuple[Any]]:
+    # One that fails stays prepared.
+    name = f"recorded_plan_{next(_numbers)}"
+    statement, values = number_parameters(sql, parameters)
+    cursor.execute(f"PREPARE {name} AS {statement}")
+    listed = f"({', '.join(['%s'] * len(values))})" if values else ""
+    cursor.execute(f"{_EXPLAIN}EXECUTE {name} {listed}", [as_text(value) for value in values])
+    found = list(cursor.fetchall())
+    cursor.execute(f"DEALLOCATE {name}")
+    return found
+
+
+def number_parameters(sql: str, parameters: Any) -> tuple[str, list[Any]]:
+    """Return a statement with $1, $2, … as its parameters, and their values."""
+    values: list[Any] = []
+    numbers: dict[str, int] = {}
+
+    def replace(found: re.Match[str]) -> str:
+        percent, name = found.groups()
+        if percent:
+            return percent
+        if name in numbers:
+            return f"${numbers[name]}"
+        values.append(parameters[name] if name else parameters[len(values)])
+        if name:
+            numbers[name] = len(values)
+        return f"${len(values)}"
+
+    return _PLACEHOLDER.sub(replace, sql), values
 
 
 def shorten(node: Document) -> dict[str, Any]:

@@ -181,7 +181,7 @@ def record(
         "address": origin.address,
         "request_id": origin.request_id,
     }
-    found = rows(_INSERT, {"at": at, **common, **_columns(entries)})
+    found = rows(_INSERT, {"at": at, **common, **_columns(entries)}, prepare=True)
     lines = [
         {"id": line_id, "at": at.isoformat(), **common, "project": project, "domain": domain}
         for line_id, project, domain in found

@@ -311,6 +311,7 @@ class ControlPlaneSettings(BaseModel):
         "INFO"
     )
     advisory_locks: Switch = True
+    prepared_statements: Switch = True
     heartbeat_seconds: Seconds = 5.0
     lease_seconds: Seconds = Field(default=30.0, validate_default=True)
     start_seconds: Seconds = 60.0

@@ -87,9 +87,14 @@ _DATABASE_OPTIONS: dict[str, Any] = {
     # A process that hangs or is disconnected in a transaction must not keep its locks; pauses
     # between statements take a second at most. A statement that waits longer for a lock fails.
     # Open work is in memory, and statements read it by its keys: with PostgreSQL's cost of a random
-    # page, 4, a batch of a thousand tasks scans a table of a hundred thousand.
+    # page, 4, a batch of a thousand tasks scans a table of a hundred thousand. A table that is
+    # empty now may be large when a prepared statement uses its plan: no plan scans a whole table
+    # if an index can be used. Before PostgreSQL 18 that made other plans seem worth compiling.
     "options": "-c idle_in_transaction_session_timeout=15s -c lock_timeout=20s"
-    " -c random_page_cost=1.1",
+    " -c random_page_cost=1.1 -c enable_seqscan=off -c jit=off"
+    " -c plan_cache_mode=force_generic_plan",
+    # Only statements that ask for it are prepared, at their first use.
+    "prepare_threshold": 1 if CELLRUN.prepared_statements else None,
     # A database host that vanished closes no connection: detect it within half a minute.
     "keepalives_idle": 10,
     "keepalives_interval": 5,

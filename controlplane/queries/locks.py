@@ -52,6 +52,7 @@ def _load_jobs(job_ids: Iterable[int], lock: str) -> dict[int, JobRow]:
         FROM controlplane_job WHERE id = ANY(%s) ORDER BY id {lock}
         """,
         [sorted(set(job_ids))],
+        prepare=True,
     )
     return {row.job_id: row for row in map(_job_row, found)}
 
@@ -65,6 +66,7 @@ def load_groups(job_ids: Sequence[int]) -> dict[int, list[GroupRow]]:
         FROM controlplane_taskgroup WHERE job_id = ANY(%s) ORDER BY job_id, position
         """,
         [list(job_ids)],
+        prepare=True,
     )
     groups: dict[int, list[GroupRow]] = {}
     for job_id, *row in found:
@@ -113,6 +115,7 @@ def find_unreleased_jobs(job_ids: Sequence[int]) -> set[int]:
         WHERE job_id = ANY(%s) AND released_at IS NULL
         """,
         [list(job_ids)],
+        prepare=True,
     )
     return {job_id for (job_id,) in found}
 

@@ -1,4 +1,9 @@
-"""Run plain SQL: rows as tuples or named tuples, lists as array parameters, JSON columns."""
+"""Run plain SQL: rows as tuples or named tuples, lists as array parameters, JSON columns.
+
+With `prepare`, a statement is planned once for each connection, for any values. The statements of
+submission, of placement and of reports are: planning takes longer than they do. Such a statement
+must have a good plan without its values: optional conditions and limits as parameters prevent it.
+"""
 
 import json
 from collections import namedtuple
@@ -21,31 +26,33 @@ Row = Any
 """A named tuple. Its fields are the columns of the statement that returned it."""
 
 
-def rows(statement: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
+def rows(
+    statement: str, parameters: Parameters = (), *, prepare: bool = False
+) -> list[tuple[Any, ...]]:
     """Return all rows of `statement` as plain tuples, for unpacking or thousands of rows."""
-    return _run(statement, parameters, _fetch_all)
+    return _run(statement, parameters, _fetch_all, prepare)
 
 
-def named_rows(statement: str, parameters: Parameters = ()) -> list[Row]:
+def named_rows(statement: str, parameters: Parameters = (), *, prepare: bool = False) -> list[Row]:
     """Return all rows of `statement` with their columns as fields; AS names an expression."""
-    return _run(statement, parameters, _fetch_named)
+    return _run(statement, parameters, _fetch_named, prepare)
 
 
-def first_row(statement: str, parameters: Parameters = ()) -> Row | None:
+def first_row(statement: str, parameters: Parameters = (), *, prepare: bool = False) -> Row | None:
     """Return the first row of `statement` with its columns as fields; None if it has no row."""
-    found = named_rows(statement, parameters)
+    found = named_rows(statement, parameters, prepare=prepare)
     return found[0] if found else None
 
 
-def scalar(statement: str, parameters: Parameters = ()) -> Any:
+def scalar(statement: str, parameters: Parameters = (), *, prepare: bool = False) -> Any:
     """Return the first column of the first row of `statement`; None if it has no row."""
-    found = rows(statement, parameters)
+    found = rows(statement, parameters, prepare=prepare)
     return found[0][0] if found else None
 
 
-def execute(statement: str, parameters: Parameters = ()) -> int:
+def execute(statement: str, parameters: Parameters = (), *, prepare: bool = False) -> int:
     """Run `statement` and return how many rows it touched."""
-    return _run(statement, parameters, _count_rows)
+    return _run(statement, parameters, _count_rows, prepare)
 
 
 def decoded(value: Any) -> Any:
@@ -82,9 +89,9 @@ def array_literal(values: Sequence[Any]) -> str:
     return "{" + ",".join([written[value] for value in values]) + "}"
 
 
-def _run(statement: str, parameters: Parameters, read: Callable[[Any], _T]) -> _T:
+def _run(statement: str, parameters: Parameters, read: Callable[[Any], _T], prepare: bool) -> _T:
     ours: Any = connection  # a wrapper of controlplane.config.database
-    found: _T = ours.run(statement, _with_literals(parameters), read)
+    found: _T = ours.run(statement, _with_literals(parameters), read, is_prepared=prepare)
     return found
 
 

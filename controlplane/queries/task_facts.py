@@ -35,6 +35,7 @@ def load_facts_of_attempts(uids: Sequence[UUID]) -> dict[UUID, TaskFacts]:
     found = rows(
         _FACTS.replace("LEFT JOIN", "JOIN") + "WHERE a.uid = ANY(%s)",
         [list(uids)],
+        prepare=True,
     )
     facts = map(_task_facts, found)
     return {item.attempt.uid: item for item in facts if item.attempt is not None}
@@ -49,7 +50,7 @@ def load_facts_of_tasks(task_ids: Sequence[int]) -> list[TaskFacts]:
 def find_jobs_of_attempts(uids: Sequence[UUID]) -> dict[UUID, int]:
     """Return the job of each attempt `uids`, without unknown ones."""
     statement = "SELECT uid, job_id FROM controlplane_attempt WHERE uid = ANY(%s)"
-    return dict(rows(statement, [list(uids)]))
+    return dict(rows(statement, [list(uids)], prepare=True))
 
 
 _EXCLUSIVE = MappingProxyType({kind.value: kind for kind in Exclusive})

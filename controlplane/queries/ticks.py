@@ -37,7 +37,7 @@ def load_ticks(*names: str) -> list[TickFacts]:
     statement = f"""
         SELECT t.name, {TICK_COLUMNS} FROM controlplane_tickstate t WHERE t.name = ANY(%s)
         """
-    return read_ticks(rows(statement, [list(names)]), names)
+    return read_ticks(rows(statement, [list(names)], prepare=True), names)
 
 
 def read_ticks(found: Iterable[tuple[Any, ...]], names: Iterable[str]) -> list[TickFacts]:
@@ -83,4 +83,4 @@ def load_silence(*, lost: bool) -> tuple[int, datetime | None]:
 
 def try_lock(key: int) -> bool:
     """Take the advisory lock until the end of the transaction, if it is free."""
-    return bool(scalar("SELECT pg_try_advisory_xact_lock(%s)", [key]))
+    return bool(scalar("SELECT pg_try_advisory_xact_lock(%s)", [key], prepare=True))

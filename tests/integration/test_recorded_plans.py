@@ -8,6 +8,7 @@ from django.db import connection, transaction
 
 from benchmarks.plans.parsing import walk
 from benchmarks.plans.recorder import BURST, EVERY_SECONDS, Recorder
+from controlplane.queries.sql import rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -93,3 +94,30 @@ def test_statements_with_effects_that_outlive_a_rollback_are_not_run_twice(tmp_p
         run("SELECT pg_advisory_xact_lock(4711)")
         run("CREATE TEMPORARY TABLE other (n integer)")
     assert records_of(path) == []
+
+
+@pytest.mark.parametrize("is_atomic", [False, True])
+@pytest.mark.usefixtures("numbers")
+def test_plan_of_a_prepared_statement_is_the_one_for_any_values(
+    tmp_path: Path, is_atomic: bool
+) -> None:
+    path = tmp_path / "plans.jsonl"
+    run("INSERT INTO numbers SELECT generate_series(1, 1000)")
+    statement = "SELECT n FROM numbers WHERE n = ANY(%(these)s) OR n = %(one)s ORDER BY n"
+    values = {"these": [1, 2], "one": 7}
+    with connection.execute_wrapper(Recorder(path, Clock())):
+        for _ in range(2):
+            if is_atomic:
+                with transaction.atomic():
+                    found = rows(statement, values, prepare=True)
+            else:
+                found = rows(statement, values, prepare=True)
+            assert found == [(1,), (2,), (7,)]
+    assert len(records_of(path)) == 2
+    for record in records_of(path):
+        plan = record["plan"]
+        assert isinstance(plan, dict)
+        assert plan["Actual Rows"] == 3
+        assert any("$" in node.get("Index Cond", "") for node in walk(plan))
+    prepared = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'recorded%'"
+    assert run(prepared) == [(0,)]

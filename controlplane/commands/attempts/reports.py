@@ -190,4 +190,5 @@ def _note_safe(acknowledgements: Sequence[Acknowledgement]) -> None:
             [first for first, _ in spans.values()],
             [last for _, last in spans.values()],
         ],
+        prepare=True,
     )

@@ -41,7 +41,7 @@ def check_cap(owner_id: int, jobs: Sequence[PlannedJob], *, is_binding: bool = T
     Lock the user unless `is_binding` is False (a dry run): two concurrent submissions could pass
     the check together.
     """
-    if is_binding and not execute(_LOCK, [owner_id]):
+    if is_binding and not execute(_LOCK, [owner_id], prepare=True):
         raise get_user_model().DoesNotExist(f"user {owner_id} was deleted")
     limit = settings.CELLRUN.max_unfinished_tasks_per_user
     added = sum(map(_count_tasks, jobs))

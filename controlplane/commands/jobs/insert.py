@@ -84,7 +84,7 @@ def key_id_of(job: PlannedJob) -> int | None:
 
 def _draw_ids(table: str, count: int) -> list[int]:
     statement = "SELECT nextval(pg_get_serial_sequence(%s, 'id')) FROM generate_series(1, %s)"
-    return sorted(found for (found,) in rows(statement, [table, count]))
+    return sorted(found for (found,) in rows(statement, [table, count], prepare=True))
 
 
 def _insert_jobs(jobs: Sequence[PlannedJob], now: datetime) -> set[int]:
@@ -220,7 +220,7 @@ def _insert_tasks(
         for first, last in _runs_of(group.indices)
     ]
     columns = [[run[place] for run in runs] for place in range(6)]
-    execute(_INSERT_TASKS, [int(TaskState.PENDING), now, *columns])
+    execute(_INSERT_TASKS, [int(TaskState.PENDING), now, *columns], prepare=True)
 
 
 def _cache_status(group: PlannedGroup) -> int:
@@ -247,4 +247,5 @@ def _insert_history(job_ids: Sequence[int], actor: str, now: datetime) -> None:
         SELECT job_id, %s, %s, '', %s, %s FROM unnest(%s::bigint[]) AS job_id
         """,
         [int(TaskState.PENDING), str(Reason.SUBMITTED), actor, now, list(job_ids)],
+        prepare=True,
     )

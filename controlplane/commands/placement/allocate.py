@@ -165,6 +165,7 @@ def _choose_tasks(placements: PlaceTasks, job_ids: set[int], now: datetime) -> l
             "count": [len(wanted[key]) for key in keys],
             "now": now,
         },
+        prepare=True,
     )
     is_any_project_held = bool(found) and found[0][-1]
     allowed = job_ids - find_jobs_of_held_projects(job_ids) if is_any_project_held else job_ids

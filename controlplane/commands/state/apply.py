@@ -206,7 +206,7 @@ def place_tasks(
         name: [getattr(placement, name) for placement in placements] for name in columns
     }
     parameters |= {"now": now, "start_before": start_before, "actor": actor}
-    placed = {task_id for (task_id,) in rows(apply_sql.PLACE_TASKS, parameters)}
+    placed = {task_id for (task_id,) in rows(apply_sql.PLACE_TASKS, parameters, prepare=True)}
     kept = [placement for placement in placements if placement.task_id in placed]
     note_placed(((item.job_id, item.uid) for item in kept), jobs=jobs, at=now)
     moves = [(item.job_id, item.group_id, S.PENDING, S.ASSIGNED, False) for item in kept]
@@ -395,7 +395,7 @@ def _change_tasks(changes: Sequence[ChangeTask]) -> dict[int, int]:
             encoded(dict(change.resources)) if change.resources else None for change in changes
         ],
     }
-    return dict(rows(apply_sql.CHANGE_TASKS, parameters))
+    return dict(rows(apply_sql.CHANGE_TASKS, parameters, prepare=True))
 
 
 def _change_attempts(changes: Sequence[ChangeTask]) -> None:
@@ -409,7 +409,7 @@ def _change_attempts(changes: Sequence[ChangeTask]) -> None:
     for name in ("usage", "details"):
         found = parameters[name]
         parameters[name] = [None if value is None else encoded(dict(value)) for value in found]
-    execute(apply_sql.CHANGE_ATTEMPTS, parameters)
+    execute(apply_sql.CHANGE_ATTEMPTS, parameters, prepare=True)
 
 
 def _add_steps(changes: Sequence[ChangeTask], actor: str) -> None:
@@ -428,7 +428,7 @@ def _add_steps(changes: Sequence[ChangeTask], actor: str) -> None:
         "at": [step.at for _, step in steps],
         "actor": actor,
     }
-    execute(apply_sql.ADD_HISTORY, parameters)
+    execute(apply_sql.ADD_HISTORY, parameters, prepare=True)
 
 
 def write_counts(counted: Mapping[int, tuple[Mapping[S, int], int]]) -> None:

@@ -74,7 +74,7 @@ def follow_tasks(
         if job.finished_at is not None and before[job_id].finished_at is None
     ]
     if ended:
-        execute(apply_sql.NOTE_ENDS, [ended])
+        execute(apply_sql.NOTE_ENDS, [ended], prepare=True)
     settled = [
         job_id
         for job_id, job in after.items()
@@ -155,7 +155,7 @@ def _write_groups(
         ],
         "deadline_at": [start.deadline if start else None for start in found],
     }
-    execute(apply_sql.WRITE_GROUPS, parameters)
+    execute(apply_sql.WRITE_GROUPS, parameters, prepare=True)
 
 
 def counts_literal(counts: Mapping[S, int]) -> str:
@@ -188,7 +188,7 @@ def _write_jobs(
         "is_requeuing": [job.is_requeuing for job in written],
         "waits_for_jobs": [job.waits_for_jobs for job in written],
     }
-    execute(apply_sql.WRITE_JOBS, parameters)
+    execute(apply_sql.WRITE_JOBS, parameters, prepare=True)
     moved = [job for job in written if job.state is not before[job.job_id].state]
     if moved:
         _add_job_history(moved, before, now, actor)
@@ -227,4 +227,4 @@ def _add_job_history(
         "at": [now] * len(jobs),
         "actor": actor,
     }
-    execute(apply_sql.ADD_HISTORY, parameters)
+    execute(apply_sql.ADD_HISTORY, parameters, prepare=True)

@@ -15,7 +15,9 @@ def insert_rows(table: str, columns: Columns, ending: str = "") -> list[tuple[An
     statement = _statement(
         table, tuple((name, kind) for name, (kind, _) in columns.items()), ending
     )
-    return rows(statement, {name: list(values) for name, (_, values) in columns.items()})
+    return rows(
+        statement, {name: list(values) for name, (_, values) in columns.items()}, prepare=True
+    )
 
 
 @cache

@@ -125,4 +125,5 @@ def note_run(
             "never": _NEVER,
             "is_kept": any(counts.values()) or lag_seconds > _KEPT_LAG_SECONDS,
         },
+        prepare=True,
     )

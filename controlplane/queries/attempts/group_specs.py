@@ -86,6 +86,7 @@ def _load_groups(group_ids: Iterable[int]) -> GroupSpecs:
         WHERE g.id = ANY(%s)
         """,
         [list(group_ids)],
+        prepare=True,
     )
     launches = [(*row[:5], decoded(row[5]), decoded(row[6]), row[7]) for row in found]
     sources = _find_sources({row[1] for row in launches if _reads_results(row[6])})

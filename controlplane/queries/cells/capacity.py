@@ -37,7 +37,11 @@ def load_cells(pool_id: int) -> tuple[list[CellFacts], HeldAmounts]:
 def lock_cells(cell_ids: Iterable[int]) -> dict[int, CellFacts]:
     """Lock cells, sorted by id, and read what is held of them now: the last word before placing."""
     ids = sorted(set(cell_ids))
-    rows("SELECT id FROM controlplane_cell WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE", [ids])
+    rows(
+        "SELECT id FROM controlplane_cell WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE",
+        [ids],
+        prepare=True,
+    )
     cells, _ = _cells("c.id = ANY(%s)", [ids])
     return {cell.cell_id: cell for cell in cells}
 
@@ -70,7 +74,7 @@ _HELD = """
 
 
 def _load_held_amounts(cell_ids: Sequence[int]) -> HeldAmounts:
-    held = rows(_HELD, [list(cell_ids)])
+    held = rows(_HELD, [list(cell_ids)], prepare=True)
     amounts = HeldAmounts({}, {}, {})
     for cell_id, owner_id, project_id, resources, count in held:
         request = decoded(resources)
@@ -124,6 +128,7 @@ def _cells(condition: str, parameters: Sequence[Any]) -> tuple[list[CellFacts], 
         WHERE {condition} ORDER BY c.id
         """,
         [sorted(CONTAINER_DRIVERS), *parameters],
+        prepare=True,
     )
     held = _load_held_amounts([cell_id for cell_id, *_ in found])
     limited = [cell_id for cell_id, *_, most in found if most is not None]

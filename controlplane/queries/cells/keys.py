@@ -30,6 +30,7 @@ def load_addresses(cell_ids: Iterable[int]) -> dict[int, CellAddress]:
         WHERE id = ANY(%s) AND incarnation <> '' AND revoked_at IS NULL
         """,
         [list(cell_ids)],
+        prepare=True,
     )
     return {
         # Messages to a cell use its present key until its first message under the next one.
@@ -119,6 +120,7 @@ def find_keys(names: Iterable[str]) -> dict[str, tuple[int, dict[bytes, str]]]:
         WHERE name = ANY(%s) AND revoked_at IS NULL
         """,
         [list(names)],
+        prepare=True,
     )
     return {
         name: (cell_id, dict(zip(derive_keys(name, *salts), salts[::2], strict=False)))

@@ -29,6 +29,7 @@ def load_dependencies(job_ids: Sequence[int]) -> dict[int, list[DependencyFacts]
         FROM controlplane_jobdependency WHERE job_id = ANY(%s) ORDER BY job_id, id
         """,
         [list(job_ids)],
+        prepare=True,
     )
     dependencies: dict[int, list[DependencyFacts]] = defaultdict(list)
     for job_id, *facts in found:

@@ -97,6 +97,7 @@ def _load_pools(condition: str, keys: Sequence[object]) -> dict[str, AdmissionPo
         FROM controlplane_pool WHERE {condition}
         """,
         [list(keys)],
+        prepare=True,
     )
     return {
         name: AdmissionPool(
@@ -124,6 +125,7 @@ def _load_projects(
         WHERE (d.name, p.name) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
         """,
         [[domain for domain, _ in names], [project for _, project in names]],
+        prepare=True,
     )
     return (
         {(domain, name): (key, domain_id) for domain, name, key, domain_id, _ in found},
@@ -230,7 +232,7 @@ def precheck_capacity(shapes: Iterable[Shape]) -> frozenset[int]:
     distinct = sorted(set(shapes))
     names = ("pool_id", "task_type", "resources", "tags", "constraints")
     parameters = {name: [shape[part] for shape in distinct] for part, name in enumerate(names)}
-    [(pool_ids,)] = rows(_PRECHECK, parameters)
+    [(pool_ids,)] = rows(_PRECHECK, parameters, prepare=True)
     return frozenset(pool_ids)
 
 
@@ -366,4 +368,4 @@ def count_tasks_submitted_since(user_id: int, job_id: int) -> SubmittedTasks:
         )), 0)::bigint, {_LAST_JOB}
         FROM controlplane_job j WHERE j.id > %s AND j.owner_id = %s
         """
-    return SubmittedTasks(*rows(statement, [job_id, user_id])[0])
+    return SubmittedTasks(*rows(statement, [job_id, user_id], prepare=True)[0])

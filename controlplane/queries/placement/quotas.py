@@ -102,7 +102,9 @@ def load_binding_quotas(
     found = [item for item in find_limits(waiting) if item.limits.matter_to_placement]
     if not found:
         return ()
-    running = scalar("SELECT count(*) FROM controlplane_attempt WHERE released_at IS NULL")
+    running = scalar(
+        "SELECT count(*) FROM controlplane_attempt WHERE released_at IS NULL", prepare=True
+    )
     near = [
         item.scope
         for item in found
@@ -169,7 +171,9 @@ def find_limits(scopes: Iterable[Scope]) -> list[LimitedScope]:
     wanted = _keys(scopes)
     if not any(wanted.values()):
         return []
-    return sorted((_limited(row) for row in rows(_LIMITS, wanted)), key=lambda item: item.scope)
+    return sorted(
+        (_limited(row) for row in rows(_LIMITS, wanted, prepare=True)), key=lambda item: item.scope
+    )
 
 
 def load_scope_usage(

@@ -76,6 +76,7 @@ def load_waiting_shapes(now: datetime) -> list[WaitingShapes]:
         ORDER BY s.pool_id, s.id
         """,
         [now],
+        prepare=True,
     )
     pools: dict[int, WaitingShapes] = {}
     for pool_id, *row, is_room_kept in found:
@@ -139,7 +140,7 @@ def find_pending(tick: str, now: datetime) -> WaitingTasks:
     placeable = f"{waiting} AND (not_before IS NULL OR not_before <= %s)"
     mark = "COALESCE((SELECT mark FROM controlplane_tickstate WHERE name = %s), 0)"
     statement = f"SELECT EXISTS ({waiting}), EXISTS ({placeable}), {mark}"
-    return WaitingTasks(*rows(statement, [now, tick])[0])
+    return WaitingTasks(*rows(statement, [now, tick], prepare=True)[0])
 
 
 def load_policy(pool_id: int) -> tuple[str, PoolPolicy]:
@@ -152,6 +153,7 @@ def load_policy(pool_id: int) -> tuple[str, PoolPolicy]:
         FROM controlplane_pool WHERE id = %s
         """,
         [pool_id],
+        prepare=True,
     )
     return pool.name, policy_of(pool)
 
@@ -357,7 +359,9 @@ def _load_rows(
     if not ids or (jobs is not None and not only):
         return []
     parameters = {"shapes": ids, "now": now, "limit": limit, "jobs": only}
-    found = rows(_ROWS.format(order=order), {**parameters, "only_jobs": jobs is not None})
+    found = rows(
+        _ROWS.format(order=order), {**parameters, "only_jobs": jobs is not None}, prepare=True
+    )
     return [row if row[10] is None else (*row[:10], tuple(row[10]), *row[11:]) for row in found]
 
 

@@ -31,7 +31,7 @@ def load_access(credential: Credential) -> Access:
     user = credential.user
     if user.is_superuser:
         return Access(user.pk, credential.role, is_operator=True, bound_to=bound_to)
-    found = rows(_ROLES, {"user": user.pk})
+    found = rows(_ROLES, {"user": user.pk}, prepare=True)
     return Access(
         user.pk,
         credential.role,
@@ -101,6 +101,7 @@ def find_project_places(
         WHERE (d.name, p.name) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
         """,
         [[domain for domain, _ in names], [project for _, project in names]],
+        prepare=True,
     )
     return {(domain, project): Place(key, domain_id) for domain, project, key, domain_id in found}
 

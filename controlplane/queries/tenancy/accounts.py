@@ -69,6 +69,7 @@ def _load_credential(condition: str, key: object, now: datetime) -> Credential |
         f"SELECT {_COLUMNS} FROM controlplane_apitoken t JOIN auth_user u ON u.id = t.user_id"
         f" WHERE {condition}",
         [key],
+        prepare=True,
     )
     if not found:
         return None

@@ -83,6 +83,7 @@ def load_jobs(job_ids: Sequence[int], *, though_deleted: bool = False) -> list[d
         f"SELECT {_COLUMNS}, j.spec {_TABLES} WHERE j.id = ANY(%s)"
         " AND (%s OR j.deleted_at IS NULL)",
         [list(job_ids), though_deleted],
+        prepare=True,
     )
     jobs = {job["id"]: job for job in _documents(found)}
     return [jobs[job_id] for job_id in job_ids if job_id in jobs]
@@ -128,6 +129,7 @@ def _load_groups(job_ids: Sequence[int], largest: int | None) -> dict[int, list[
         FROM controlplane_taskgroup WHERE job_id = ANY(%s) ORDER BY job_id, position
         """,
         [largest, largest, list(job_ids)],
+        prepare=True,
     )
     groups: dict[int, list[_Group]] = {}
     for row in found:

@@ -13,7 +13,7 @@ from benchmarks.plans.parsing import (
     render,
     result_rows,
 )
-from benchmarks.plans.recorder import shorten
+from benchmarks.plans.recorder import number_parameters, shorten
 
 
 def line(message: str, query_id: int = 7, application: str = "cellrun-web") -> str:
@@ -135,6 +135,28 @@ def test_scan_of_a_table_that_has_grown_is_found_by_the_rows_it_reads() -> None:
     ]
     # A small table on the inner side of a loop.
     assert list_findings(node("Seq Scan", 100, 500, **{"Relation Name": "cell"}), {}) == []
+
+
+def test_big_table_that_is_read_whole_by_an_index_is_found() -> None:
+    def found(rows: float, **more: Any) -> list[str]:
+        names = {"Relation Name": "controlplane_task", "Index Name": "i", **more}
+        plan = node("Index Only Scan", rows, **names)
+        return [one.kind for one in list_findings(plan, {"controlplane_task": 20_000})]
+
+    assert found(20_000) == ["sequential scan"]
+    assert found(10_001) == ["sequential scan"]
+    # By its condition, by an index of few rows, or in the order of the index until a page is full.
+    assert found(20_000, **{"Index Cond": "(id = 7)"}) == []
+    assert found(9_999) == []
+
+
+def test_parameters_of_a_prepared_statement_are_numbered() -> None:
+    assert number_parameters("a = %s AND b LIKE '%%' AND c = %s", [5, "x"]) == (
+        "a = $1 AND b LIKE '%' AND c = $2",
+        [5, "x"],
+    )
+    named = "a = %(b)s OR a = %(a)s OR c = %(b)s"
+    assert number_parameters(named, {"a": 1, "b": 2}) == ("a = $1 OR a = $2 OR c = $1", [2, 1])
 
 
 def test_index_scan_that_discards_most_rows_is_found() -> None:
