@@ -1,4 +1,4 @@
-"""Statements that ask for it are prepared: planned once for a connection, and again in time."""
+"""Statements with `prepare` are prepared: planned once for a connection, and again in time."""
 
 import enum
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def test_statement_is_planned_once_for_any_values() -> None:
     ]
 
 
-def test_statement_that_does_not_ask_is_not_prepared() -> None:
+def test_other_statements_are_not_prepared() -> None:
     assert scalar("SELECT %s + 1", [1]) == 2
     assert prepared() == []
 

@@ -82,6 +82,78 @@ def test_full_queues_take_turns_among_empty_ones(
         assert 9 <= share <= 11
 
 
+@pytest.fixture
+def many(reader: Reader) -> list[str]:
+    """Consume forty queues; return their names."""
+    names = [f"test.{uuid.uuid4().hex}" for _ in range(40)]
+    for name in names:
+        reader.add(name)
+    return names
+
+
+def test_burst_of_one_message_for_each_queue_takes_few_commands(
+    client: redis.Redis, reader: Reader, many: list[str]
+) -> None:
+    push(client, many[:1], 1)
+    reader.read(1)
+    push(client, many, 1)
+    sent: list[int] = []
+    channel: Any = reader.consumer.channel
+    connection = channel.client.connection
+    send = connection.send_packed_command
+
+    def count(command: Any, *args: Any, **options: Any) -> Any:
+        sent.append(len(command))
+        return send(command, *args, **options)
+
+    connection.send_packed_command = count
+    assert sorted(reader.read(40)) == sorted(f"{name} 0" for name in many)
+    assert len(sent) < 20
+    assert all(client.llen(name) == 0 for name in many)
+
+
+def test_each_message_of_a_burst_is_read_once_and_in_order(
+    client: redis.Redis, reader: Reader, many: list[str]
+) -> None:
+    for number in range(30):
+        for name in many[number:]:
+            client.lpush(name, broker.plain_message(name, f"{name} {number}"))
+    got = reader.read(sum(40 - number for number in range(30)))
+    for place, name in enumerate(many):
+        expected = [f"{name} {number}" for number in range(min(place + 1, 30))]
+        assert [text for text in got if text.startswith(name)] == expected
+
+
+def test_unreadable_messages_of_a_burst_are_dropped(
+    client: redis.Redis, reader: Reader, many: list[str]
+) -> None:
+    for name in many[::3]:
+        client.lpush(name, b"\xff not a message")
+    for name in many[1::3]:
+        client.lpush(name, b"x" * (broker.MAX_ENTRY_BYTES + 1))
+    push(client, many, 1)
+    assert sorted(reader.read(40)) == sorted(f"{name} 0" for name in many)
+
+
+def test_reading_continues_beside_a_key_that_is_no_list(
+    client: redis.Redis, reader: Reader, many: list[str]
+) -> None:
+    push(client, many[:20], 2)
+    client.set(many[30], "no list")
+    got: list[str] = []
+    errors = 0
+    while len(got) < 40 and errors < 100:
+        try:
+            got += reader.read(1)
+        except redis.ResponseError:
+            got += reader.got
+            errors += 1
+            client.delete(many[30])
+    assert sorted(got) == sorted(f"{name} {n}" for name in many[:20] for n in range(2))
+    push(client, many, 1)
+    assert sorted(reader.read(40)) == sorted(f"{name} 0" for name in many)
+
+
 def test_queues_change_while_messages_are_read(client: redis.Redis, reader: Reader) -> None:
     first, second, third = (f"test.{uuid.uuid4().hex}" for _ in range(3))
     reader.add(first)

@@ -6,10 +6,13 @@ because the two sides share only the modules of the wire.
 """
 
 import threading
+from collections.abc import Callable, Iterable
+from functools import partial
 from queue import Empty
 from time import monotonic
 from typing import Any
 
+import orjson
 import structlog
 from celery.app.amqp import AMQP
 from celery.worker.state import maybe_shutdown
@@ -28,6 +31,17 @@ SHOWN_CHARS = 200
 
 MAX_PACKED = 256
 """Commands that a channel keeps: those of 256 queues have 4 MB."""
+
+BURST = 8
+"""So many messages, each shortly after the last one, make a channel look for more in all queues."""
+
+BURST_SECONDS = 0.005
+
+GONE_SECONDS = 0.01
+
+LEAST_WAITING = 4
+CALM = 64
+"""Messages without another look, after one that found fewer than LEAST_WAITING."""
 
 BROKER_ERRORS = (
     *(Empty, OSError, RedisError),
@@ -63,6 +77,9 @@ class CellChannel(kombu_redis.Channel):
         self._positions: dict[str, int] = {}
         self._reads: dict[tuple[int, float], list[bytes]] = {}
         self._first = 0
+        self._lengths = b""
+        self._streak = 0
+        self._read_at = 0.0
         self.receivers = 0
 
     def basic_ack(self, delivery_tag: Any, multiple: bool = False) -> None:
@@ -99,6 +116,7 @@ class CellChannel(kombu_redis.Channel):
         if queues != list(self._positions) or len(self._reads) >= MAX_PACKED:
             self._positions = {queue: position for position, queue in enumerate(queues)}
             self._reads = {}
+            self._lengths = b""
         connection = self.client.connection
         first = self._first % len(queues)
         key = first, self.brpop_timeout if timeout is None else timeout
@@ -110,14 +128,64 @@ class CellChannel(kombu_redis.Channel):
         connection.send_packed_command(self._reads[key])
 
     def _brpop_read(self, **options: Any) -> Any:
+        read: Callable[..., object] = super()._brpop_read
+        self._read_one(lambda: read(**options))
+        if self._is_burst():
+            self._read_waiting()
+        return True
+
+    def _is_burst(self) -> bool:
+        now = monotonic()
+        is_quick = now - self._read_at < BURST_SECONDS
+        self._streak, self._read_at = self._streak + 1 if is_quick else min(self._streak, 0), now
+        return self._streak >= BURST and len(self.active_queues) > BURST
+
+    def _read_waiting(self) -> None:
+        """Read a message of each queue that has one, with two round trips.
+
+        One pass of placement sends an order to each of many cells. With a BRPOP for each, which
+        names all queues, reading them took a third of the time of a fleet of 100 cells.
+        """
         try:
-            return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
+            waiting = self._list_waiting()
+            # The timeout is for a queue that was emptied in between.
+            self._send(self._pack("BRPOP", queue, GONE_SECONDS) for queue in waiting)
+            for queue in waiting:
+                self._read_one(partial(self._read_reply, queue))
+        except BaseException:
+            # Replies that were not read would be taken for those of other commands.
+            self.client.connection.disconnect()
+            raise
+        self._streak = 0 if len(waiting) >= LEAST_WAITING else -CALM
+
+    def _list_waiting(self) -> list[str]:
+        queues = self.active_queues
+        if not self._lengths:
+            self._lengths = b"".join(self._pack("LLEN", queue) for queue in queues)
+        self._send([self._lengths])
+        lengths = [self.client.connection.read_response() for _ in queues]
+        return [queue for queue, length in zip(queues, lengths, strict=True) if length]
+
+    def _read_reply(self, queue: str) -> None:
+        reply = self.client.parse_response(self.client.connection, "BRPOP")
+        if reply:
+            self.connection._deliver(orjson.loads(reply[1]), queue)
+
+    def _send(self, commands: Iterable[bytes]) -> None:
+        self.client.connection.send_packed_command([b"".join(commands)])
+
+    def _pack(self, *command: Any) -> bytes:
+        return b"".join(self.client.connection.pack_command(*command))
+
+    def _read_one(self, read: Callable[[], object]) -> None:
+        """Read a message; drop it if it cannot be read."""
+        try:
+            read()
         except Exception as error:
             if isinstance(error, BROKER_ERRORS) and not isinstance(error, DataError):
                 raise
             text = f"{type(error).__name__}: {error}"[:SHOWN_CHARS]
             log.warning("message_dropped", error=text)
-            return True
 
 
 class CellTransport(kombu_redis.Transport):
