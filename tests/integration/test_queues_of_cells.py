@@ -13,6 +13,7 @@ from kombu import Consumer, Queue
 
 from controlplane.config.celery import app as ours
 from controlplane.contract.wire import broker, envelope, queues
+from workers.service import broker as worker_broker
 from workers.service.broker import PromptConnection
 from workers.service.celery import make_app, register_orders
 
@@ -83,8 +84,9 @@ def test_full_queues_take_turns_among_empty_ones(
 
 
 @pytest.fixture
-def many(reader: Reader) -> list[str]:
-    """Consume forty queues; return their names."""
+def many(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Consume forty queues, whose messages are a burst however slow the machine is."""
+    monkeypatch.setattr(worker_broker, "BURST_SECONDS", 60)
     names = [f"test.{uuid.uuid4().hex}" for _ in range(40)]
     for name in names:
         reader.add(name)
@@ -122,6 +124,22 @@ def test_each_message_of_a_burst_is_read_once_and_in_order(
     for place, name in enumerate(many):
         expected = [f"{name} {number}" for number in range(min(place + 1, 30))]
         assert [text for text in got if text.startswith(name)] == expected
+
+
+def test_message_of_a_burst_may_add_a_queue(
+    client: redis.Redis, reader: Reader, many: list[str]
+) -> None:
+    other = f"test.{uuid.uuid4().hex}"
+
+    def add(_: Any, message: Any) -> None:
+        if len(reader.got) == worker_broker.BURST:  # after which the channel looks for more
+            reader.add(other)
+
+    push(client, many, 1)
+    reader.read(40)
+    reader.consumer.callbacks.append(add)
+    push(client, [*many, other], 1)
+    assert sorted(reader.read(41)) == sorted(f"{name} 0" for name in [*many, other])
 
 
 def test_unreadable_messages_of_a_burst_are_dropped(

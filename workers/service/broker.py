@@ -138,7 +138,7 @@ class CellChannel(kombu_redis.Channel):
         now = monotonic()
         is_quick = now - self._read_at < BURST_SECONDS
         self._streak, self._read_at = self._streak + 1 if is_quick else min(self._streak, 0), now
-        return self._streak >= BURST and len(self.active_queues) > BURST
+        return self._streak >= BURST and len(self._positions) > BURST
 
     def _read_waiting(self) -> None:
         """Read a message of each queue that has one, with two round trips.
@@ -159,12 +159,14 @@ class CellChannel(kombu_redis.Channel):
         self._streak = 0 if len(waiting) >= LEAST_WAITING else -CALM
 
     def _list_waiting(self) -> list[str]:
-        queues = self.active_queues
+        """Return the queues that have a message, without those that the last message added."""
         if not self._lengths:
-            self._lengths = b"".join(self._pack("LLEN", queue) for queue in queues)
+            self._lengths = b"".join(self._pack("LLEN", queue) for queue in self._positions)
         self._send([self._lengths])
-        lengths = [self.client.connection.read_response() for _ in queues]
-        return [queue for queue, length in zip(queues, lengths, strict=True) if length]
+        lengths = [self.client.connection.read_response() for _ in self._positions]
+        active = set(self.active_queues)
+        found = zip(self._positions, lengths, strict=True)
+        return [queue for queue, length in found if length and queue in active]
 
     def _read_reply(self, queue: str) -> None:
         reply = self.client.parse_response(self.client.connection, "BRPOP")
