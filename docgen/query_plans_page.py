@@ -11,6 +11,7 @@ from benchmarks.plans.parsing import (
     MOST_SCANNED_ROWS,
     MOST_SORTED_ROWS,
     SCAN,
+    WHOLE,
 )
 from benchmarks.plans.reviewed import find_review
 from benchmarks.plans.summary import ID, TOP
@@ -28,7 +29,8 @@ _HEAD = f"""# Query plans
 The hottest statements of the control plane with many ended tasks in the tables, each with the
 plan that PostgreSQL used during the load. `make plans` measures them again; `SIZE=tiny` proves in
 two minutes that it works, `RESULTS=folder` stores the figures elsewhere. The exit code is 1 if, at
-the full size, a statement scans a big table sequentially and that is not reviewed.
+the full size, a statement reads all of a big table, sequentially or by an index, and that is not
+reviewed.
 
 ## Method
 
@@ -44,13 +46,17 @@ the full size, a statement scans a big table sequentially and that is not review
 * Plans are those of `EXPLAIN (ANALYZE, BUFFERS)`, which each process of the control plane runs
   at the place of the statement, with its parameters, in a savepoint that it rolls back: for the
   first five calls of each statement and then every 2 s. Of several plans the one with the most
-  blocks is shown. `rows` are averages of the loops, `removed` the rows that filters of all loops
+  blocks is shown; that of a prepared statement, with `$1` in the place of a value, is the one for
+  any values. `rows` are averages of the loops, `removed` the rows that filters of all loops
   discarded, `hit` and `read` blocks of 8 KiB in and outside the buffers of PostgreSQL.
 
 Each recorded plan, not only those below, is checked for
 
 * a **{SCAN}** of a table with more than {BIG_TABLE_ROWS:,} rows, or of more than
   {MOST_SCANNED_ROWS:,} rows of any table: an error;
+* a **{WHOLE}**: a node that reads more than half of such a table by an index without a condition,
+  which replaces a sequential scan because Cellrun's connections avoid those: an error unless
+  reviewed;
 * **discarded rows**: a node that discards more than {MOST_DISCARDED_ROWS:,} rows and nine of ten
   that it reads;
 * a **large sort** of more than {MOST_SORTED_ROWS:,} rows, or on disk.

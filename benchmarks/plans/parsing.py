@@ -15,6 +15,7 @@ OURS = "cellrun-"
 """The beginning of the application names of the control plane's connections."""
 
 SCAN = "sequential scan"
+WHOLE = "whole index"
 DISCARDED = "discarded rows"
 SORT = "large sort"
 
@@ -24,8 +25,8 @@ BIG_TABLE_ROWS = 10_000
 MOST_SCANNED_ROWS = 1_000
 """A sequential scan of a smaller table may read so many rows each time."""
 
-LEAST_SHARE_OF_SCAN = 0.5
-"""So much of a big table is all of it: without sequential scans, an index without condition is."""
+LEAST_SHARE_WHOLE = 0.5
+"""An index without condition that reads more of a big table replaces a sequential scan."""
 
 MOST_DISCARDED_ROWS = 1_000
 LEAST_SHARE_KEPT = 0.1
@@ -112,8 +113,12 @@ def list_findings(plan: Plan, table_rows: Mapping[str, int]) -> list[PlanFinding
         kept, removed = rows_of(node)
         table = node.get("Relation Name", "")
         read = kept + removed
-        if _is_scan(node, table_rows.get(table, 0)):
-            found.append(PlanFinding(SCAN, f"{table}: {read:,.0f} rows"))
+        is_big = table_rows.get(table, 0) > BIG_TABLE_ROWS
+        if node["Node Type"] == "Seq Scan":
+            if is_big or read > MOST_SCANNED_ROWS * node.get("Actual Loops", 0):
+                found.append(PlanFinding(SCAN, f"{table}: {read:,.0f} rows"))
+        elif is_big and _is_unconditional(node) and read > LEAST_SHARE_WHOLE * table_rows[table]:
+            found.append(PlanFinding(WHOLE, f"{table}: {read:,.0f} rows"))
         elif removed > MOST_DISCARDED_ROWS and kept < LEAST_SHARE_KEPT * read:
             place = " by ".join(filter(None, (table, node.get("Index Name"))))
             text = f"{place or node['Node Type']}: {kept:,.0f} of {read:,.0f} rows"
@@ -126,15 +131,8 @@ def list_findings(plan: Plan, table_rows: Mapping[str, int]) -> list[PlanFinding
     return list(dict.fromkeys(found))
 
 
-def _is_scan(node: Plan, rows: int) -> bool:
-    """Return whether a node reads a table sequentially, or all of a big one by an index."""
-    kept, removed = rows_of(node)
-    if node["Node Type"] == "Seq Scan":
-        is_long = kept + removed > MOST_SCANNED_ROWS * node.get("Actual Loops", 0)
-        return rows > BIG_TABLE_ROWS or is_long
-    is_whole = node["Node Type"].startswith("Index") and "Index Cond" not in node
-    # A partial index has few rows of a big table, and one that is read in its order ends early.
-    return is_whole and rows > BIG_TABLE_ROWS and kept + removed > rows * LEAST_SHARE_OF_SCAN
+def _is_unconditional(node: Plan) -> bool:
+    return node["Node Type"] in ("Index Scan", "Index Only Scan") and "Index Cond" not in node
 
 
 def rows_of(node: Plan) -> tuple[float, float]:

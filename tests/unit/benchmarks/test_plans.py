@@ -143,8 +143,8 @@ def test_big_table_that_is_read_whole_by_an_index_is_found() -> None:
         plan = node("Index Only Scan", rows, **names)
         return [one.kind for one in list_findings(plan, {"controlplane_task": 20_000})]
 
-    assert found(20_000) == ["sequential scan"]
-    assert found(10_001) == ["sequential scan"]
+    assert found(20_000) == ["whole index"]
+    assert found(10_001) == ["whole index"]
     # By its condition, by an index of few rows, or in the order of the index until a page is full.
     assert found(20_000, **{"Index Cond": "(id = 7)"}) == []
     assert found(9_999) == []
