@@ -47,8 +47,10 @@ reviewed.
   at the place of the statement, with its parameters, in a savepoint that it rolls back: for the
   first five calls of each statement and then every 2 s. Of several plans the one with the most
   blocks is shown; that of a prepared statement, with `$1` in the place of a value, is the one for
-  any values. `rows` are averages of the loops, `removed` the rows that filters of all loops
-  discarded, `hit` and `read` blocks of 8 KiB in and outside the buffers of PostgreSQL.
+  any values. After the rollback the driver prepares its statements again, so times contain more
+  planning than without the recorder. `rows` are averages of the loops, `removed` the rows that
+  filters of all loops discarded, `hit` and `read` blocks of 8 KiB in and outside the buffers of
+  PostgreSQL.
 
 Each recorded plan, not only those below, is checked for
 
